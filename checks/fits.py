@@ -157,8 +157,7 @@ def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: A
     """
     freedom = int((counts - 1).sum())
     pooled = np.maximum((np.asarray(variances) * (counts - 1)).sum(-1) / freedom, 1e-12)
-    sem = np.sqrt(pooled * (weights**2 / counts).sum())
-    half = float(stdtrit(freedom, 0.975)) * sem
+    half = float(stdtrit(freedom, 0.975)) * np.sqrt(pooled * (weights**2 / counts).sum())
     return np.asarray(logs) @ weights, half
 
 

@@ -177,8 +177,7 @@ def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
 
     The relative error of a network at the reference is c/d.
     """
-    families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
-    return families
+    return json.loads(file.read_text(encoding="utf-8"))["families"]
 
 
 class Correction(NamedTuple):

@@ -260,10 +260,8 @@ def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
     ranges: list[tuple[str, int | str, int | str]] = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
         values = sorted({getattr(stack, name) for stack in stacks})
-        if name == "vocab" and len(values) > 1 and all(stack.vocab == stack.width for stack in stacks):
-            ranges.append((letter, "d", "d"))
-        else:
-            ranges.append((letter, values[0], values[-1]))
+        is_width = name == "vocab" and len(values) > 1 and all(stack.vocab == stack.width for stack in stacks)
+        ranges.append((letter, "d", "d") if is_width else (letter, values[0], values[-1]))
     return tuple(ranges)
 
 

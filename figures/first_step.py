@@ -44,8 +44,7 @@ def first_step_rates(table: pd.DataFrame) -> Figure:
             for axis, optimizer in zip(line, optimizers, strict=True):
                 _panel(axis, optimizer, against, rows[rows["optimizer"] == optimizer])
             line[0].set_ylabel(r"critical rate $2\,g\cdot u/u^\top Gu$")
-        has_marks = bool(table["sampled_rate"].notna().any())
-        marks = "; marks: networks ± 2 s.e." if has_marks else ""
+        marks = "; marks: networks ± 2 s.e." if table["sampled_rate"].notna().any() else ""
         published = "; dotted: published rates" if "adam" in optimizers else ""
         figure.supxlabel(f"pale lines: large-width theory{marks}{published}", fontsize=8)
     return figure

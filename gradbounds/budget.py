@@ -73,8 +73,7 @@ def once(key: Hashable, make: Callable[[], Made]) -> Made:
         return make()
     if key not in by_key:
         by_key[key] = make()
-    kept: Made = by_key[key]
-    return kept
+    return by_key[key]
 
 
 @dataclass(frozen=True, slots=True)

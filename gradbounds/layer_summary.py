@@ -45,7 +45,7 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
     last, energy = stack.depth, stream["hidden_energy"]
     cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
     alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
-    each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
+    each = f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""
     sizes = "{:.3g} after layer 1, {:.3g} after layer {}"
     if stack.composition.stream_norm:
         sizes = "before the norm {:.3g} in layer 1, {:.3g} in {}"
@@ -66,7 +66,9 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
-        lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
+        alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
+        reason = "the weight of the only chosen expert is always 1" if alone else "a matrix of zeros comes after them"
+        lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
 

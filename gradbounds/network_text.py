@@ -60,11 +60,11 @@ def network_lines(
     lines = []
     if has_theory:
         lines += [
-            f"Large-width theory: root mean square of gradient norms over random networks, for {sequences_text(stack)}"
-        ]
-        lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
-        lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
-        lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
+            f"Large-width theory: root mean square of gradient norms over random networks, for {sequences_text(stack)}",
+            *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table),
+            *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else []), "",
+            *sampled_lines(stack, table), *trust_lines(stack, evidence),
+        ]  # fmt: skip
     else:
         lines += [f"Theory: {reason}", ""]
     if draws:

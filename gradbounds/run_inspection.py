@@ -68,8 +68,9 @@ def _inspection(run: Run) -> Result:
             about=f"run {run.folder}", values=values, lines=[*lines, "No random networks have been saved yet."]
         )
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and _is_one(rows[name])}
-    varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
+    fields = [name for name in rows if name not in ("cell", "draw")]
+    constant = {name: rows[name].iloc[0] for name in fields if rows[name].nunique(dropna=False) == 1}
+    varying = [name for name in fields if name not in constant]
     cells = (
         rows.groupby(["cell", *varying], sort=False, dropna=False)
         .size()
@@ -87,11 +88,6 @@ def _inspection(run: Run) -> Result:
     if len(cells) > _SHOWN:
         lines.append(f"... and {len(cells) - _SHOWN} more cells; gradbounds runs {run.folder} --json lists all")
     return Result(about=f"run {run.folder}", tables={"cells": cells}, values=values | {"same": constant}, lines=lines)
-
-
-def _is_one(values: pd.Series) -> bool:
-    """Return whether all rows have the same value, or none has a value."""
-    return bool(values.nunique(dropna=False) == 1)
 
 
 def _is_default(name: str, value: Any) -> bool:

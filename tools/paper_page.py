@@ -105,11 +105,6 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "") + sizes[0]
 
 
-def _links(text: str) -> str:
-    """Return the text with a link for each page that it names by its path."""
-    return re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", text)
-
-
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -127,6 +122,8 @@ _PAGES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
 )
 _PAGES.filters |= {
-    "counted": _counted, "deciding": deciding, "links": _links, "row": _row, "number": significant,
-    "at_size": at_size, "interval": _interval,
+    "counted": _counted, "deciding": deciding, "row": _row, "number": significant, "at_size": at_size,
+    "interval": _interval,
+    # A link for each page that a text names by its path.
+    "links": lambda text: re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", text),
 }  # fmt: skip

@@ -79,10 +79,9 @@ def _parts(alarm: Alarm, depths: Mapping[str, int]) -> tuple[Place, set[str], se
         part, layers = "", set[int]()
     elif match is None:
         layers = {alarm.layer}
-    elif match[1] == "all layers":
-        layers = set(range(1, depths.get(alarm.part, 0) + 1))
     else:
-        layers = {int(number) for number in re.findall(r"\d+", match[1])}
+        every = range(1, depths.get(alarm.part, 0) + 1)
+        layers = {*(every if match[1] == "all layers" else map(int, re.findall(r"\d+", match[1])))}
     text = _LAYERS.sub("", alarm.what)
     words = re.sub(r"[\s,]+", " ", _NUMBER.sub("#", _NAME.sub("", text)))
     return (part, alarm.kind, words), {*_NAME.findall(text)}, layers

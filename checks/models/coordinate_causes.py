@@ -164,13 +164,15 @@ class _Judge:
                 f"no multiplier falls with the depth, and {what} scales like depth^{row.exponent:.2f}: branches "
                 f"must be multiplied by depth^-1: {self._times(1)}",
             )  # fmt: skip
-        for place, power in powers.items():
-            if abs(power) > _EXACT and abs(power + 1) > _EXACT:
-                yield Cause(
-                    "multiplier", (place,),
-                    f"branches are multiplied by depth^{power:.2f} and must be multiplied by depth^-1: "
-                    f"{self._times(_rounded(power + 1))}",
-                )  # fmt: skip
+        yield from (
+            Cause(
+                "multiplier", (place,),
+                f"branches are multiplied by depth^{power:.2f} and must be multiplied by depth^-1: "
+                f"{self._times(_rounded(power + 1))}",
+            )
+            for place, power in powers.items()
+            if abs(power) > _EXACT and abs(power + 1) > _EXACT
+        )  # fmt: skip
 
     def _readouts(self) -> Iterator[Cause]:
         """Find output matrices without the multiplier that mu-P requires."""
@@ -190,8 +192,7 @@ class _Judge:
         owner, role = matrices[0]
         if role != "output" or abs(self._power(place)) > _EXACT or self._parametrization == "sp":
             return
-        times = 1 + self._sizes.power("rate", owner.weight)
-        times /= 1 if self._divides(owner.weight) else 2
+        times = (1 + self._sizes.power("rate", owner.weight)) / (1 if self._divides(owner.weight) else 2)
         if _rounded(times) <= 0:
             return
         tied = owner.weight in self._tied
@@ -273,10 +274,9 @@ class _Judge:
             place, parameter, off = row.place, row.parameter, row.off
             _, role = self._sizes.owners[place, parameter]
             name = names[place, parameter]
-            if place in places or name in started:
-                continue
             # Updates are judged on the inputs of the start.
-            if role in ("input", "hidden", "output") and place in self._inputs:
+            at_other_inputs = role in ("input", "hidden", "output") and place in self._inputs
+            if place in places or name in started or at_other_inputs:
                 continue
             # Without division by a gradient's size every update follows from what is wrong at the start.
             if started and not self._divides(name):
@@ -291,8 +291,8 @@ class _Judge:
             if clear is not None:
                 off = clear
                 asked = _powers(letter, power - off)
-                what = f"its learning rate scales like {letter}^{power:.2f} and must scale like {asked}: "
-                what += self._times(off)
+                scales = f"scales like {letter}^{power:.2f} and must scale like {asked}"
+                what = f"its learning rate {scales}: {self._times(off)}"
             yield Cause("learning rate", (name,), what)
 
         if held_back:
@@ -326,9 +326,9 @@ class _Judge:
                 or weight in self._tied
                 or not self._divides(weight)
                 or at not in self._own
+                or len(owner.shape) < 2
+                or role not in ("input", "hidden", "output")
             ):
-                continue
-            if len(owner.shape) < 2 or role not in ("input", "hidden", "output"):
                 continue
             power = self._sizes.power("rate", weight)
             off = _rounded(power + (role != "input") + self._power(place))

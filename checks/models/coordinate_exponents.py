@@ -257,7 +257,8 @@ def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) 
         if quantity in JUDGED:
             factor = factors.get((place, size, seed), 1.0)
             alike.setdefault((place, parameter, quantity, step), []).append((value * factor, size))
-    common = _common_rate(sizes)
+    rates = [sizes.power("rate", owner.weight) for owner, _ in sizes.owners.values()]
+    common = float(np.median(rates)) if rates else 0.0
     readouts = {place for (place, _), (_, role) in sizes.owners.items() if role == "output"}
     first = _first_moves(sizes.rows)
     keys = list[tuple[str, str, Role | Literal[""], str, int]]()
@@ -286,12 +287,6 @@ def _first_moves(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
                 still.add((place, parameter, step))
     steps = {key: [step for step in of if (*key, step) not in still] for key, of in moved.items()}
     return {key: min(of) for key, of in steps.items() if of}
-
-
-def _common_rate(sizes: Sizes) -> float:
-    """Return the median exponent of the weights' learning rates."""
-    powers = [sizes.power("rate", owner.weight) for owner, _ in sizes.owners.values()]
-    return float(np.median(powers)) if powers else 0.0
 
 
 def _asked(

@@ -81,9 +81,10 @@ def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alar
         tests: the results of `simulate.modules.exact_tests`.
         trained: whether the weights are trained; then biases, logits and copies raise no alarm.
     """
-    facts = [*_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests)]
-    facts += _unregistered(tests)
-    facts += [] if trained else _biases(tests)
+    facts = [
+        *_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests),
+        *_unregistered(tests), *([] if trained else _biases(tests)),
+    ]  # fmt: skip
     layers = _layers(tests)
     alarms = _gathered((fact for fact in facts if fact.alarm), layers)
     return alarms, [said(note) for note in _gathered((fact for fact in facts if not fact.alarm), layers)]
@@ -154,9 +155,8 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
             odd_layers = True
             for at in odd:
                 yield Fact(part, at[1], "leak", what, later[at] if "{}" in what else None)
-        for at in seeing:
-            if earlier[at] == 0:
-                yield Fact(part, at[1], "leak", "sees later positions and no earlier ones: is its mask transposed?")
+        what = "sees later positions and no earlier ones: is its mask transposed?"
+        yield from (Fact(part, at[1], "leak", what) for at in seeing if earlier[at] == 0)
     others = {at: value for at, value in values(tests, "sees_samples").items() if value > 0}
     inside = [at for at in others if at[1]]
     for at in inside or others:
@@ -305,9 +305,11 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         what += _independent_draw_text(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
-        for at, share in values(tests, "repeated_rows").items():
-            if share > REPEATED:
-                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat other rows", share)
+        yield from (
+            Fact(part, layer, "copies", f"{{}} of the rows of {escaped(name)} repeat other rows", share)
+            for (part, layer, name), share in values(tests, "repeated_rows").items()
+            if share > REPEATED
+        )
 
 
 def _independent_draw_text(tests: ExactTests, part: str) -> str:
@@ -392,6 +394,5 @@ def _units(tests: ExactTests) -> Iterator[Fact]:
         ("dead_units", "{} of its hidden units are 0 for all tokens"),
         ("saturated_units", "{} of its hidden units are saturated"),
     ):
-        for at, share in values(tests, quantity).items():
-            if share > UNITS:
-                yield Fact(at[0], at[1], "units", what, share)
+        shares = values(tests, quantity).items()
+        yield from (Fact(at[0], at[1], "units", what, share) for at, share in shares if share > UNITS)

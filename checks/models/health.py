@@ -262,8 +262,7 @@ def _configured_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]
     config = {**config, **(config.get("text_config") or {})}
     types, first = config.get("layer_types"), config.get("first_k_dense_replace")
     types = types if isinstance(types, list | tuple) and len(types) == len(layers) else [""] * len(layers)
-    dense = set(range(first)) if isinstance(first, int) else set()
-    dense |= set(config.get("mlp_only_layers") or ())
+    dense = {*range(first if isinstance(first, int) else 0), *(config.get("mlp_only_layers") or ())}
     return [(types[k], layer - 1 in dense) for k, layer in enumerate(layers)]
 
 

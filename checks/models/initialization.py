@@ -137,8 +137,7 @@ def against_description(probed: Probed, given: Stack | None, *, trained: bool) -
             for part, here in rows.items():
                 differ = _matrices_differ(here, network, roles_by_size(here, network))
                 findings += [(ALONE, part, finding) for finding in differ]
-        alarms += [*_of_ends(frame, network, probed.config)] if not given else []
-        alarms += _of_norms(probed)
+        alarms += [*([] if given else _of_ends(frame, network, probed.config)), *_of_norms(probed)]
     alarms += merged(findings)
     alarms = [replace(alarm, where=(), what=alarm.what.replace("the Stack's", words)) for alarm in alarms]
     if given or "model_type" in probed.config:

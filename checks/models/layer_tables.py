@@ -191,10 +191,8 @@ def against_theory(
 
 
 def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
-    if not judged:
-        return "not judged"
-    if seeds < 2:
-        return "undecided"
+    if not judged or seeds < 2:
+        return "undecided" if judged else "not judged"
     return agreement_word(Estimate(np.asarray(ratio), np.asarray(noise), seeds), 1.0)
 
 

@@ -267,9 +267,12 @@ def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         lines.append(f"  {row.quantity:36} {numbers}  {row.agreement}")
     counts = table["agreement"].value_counts()
     words = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
-    lines.append("  ratio = measured / predicted; predictions agree if it is within 3% of 1")
-    lines.append(f"  All layers and sizes: {len(table)} numbers, {words}")
-    return [*lines, *_names_not_compared(table, frame)]
+    return [
+        *lines,
+        "  ratio = measured / predicted; predictions agree if it is within 3% of 1",
+        f"  All layers and sizes: {len(table)} numbers, {words}",
+        *_names_not_compared(table, frame),
+    ]
 
 
 def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:

@@ -151,9 +151,11 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
         return
     # A layer that learns is used by another of its outputs than the one that is measured.
     learns = set(rows.loc[(rows["quantity"] == "gradient") & (rows["value"] > 0), "layer"])
-    for k in range(reached[-1] + 1, len(layers)):
-        if arrives[k] == 0 and layers[k] not in learns:
-            yield Finding(int(layers[k]), "detached", "no gradient reaches its output: is the output used?")
+    yield from (
+        Finding(int(layers[k]), "detached", "no gradient reaches its output: is the output used?")
+        for k in range(reached[-1] + 1, len(layers))
+        if arrives[k] == 0 and layers[k] not in learns
+    )
     first = reached[0]
     if first and learning(rows, layers[:first]):
         # An output that asks for a gradient and gets none is cut off by the next layer, another one by its own.

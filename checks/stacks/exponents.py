@@ -58,9 +58,10 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     for which, follows in ((cells, False), (saturated, True)):
         for proportional in (False, True):
             key = partial(_width_series, proportional=proportional, follows=follows)
-            for placement, fixed, series, widths in _long_series(which, key, "width"):
-                subject = _exponent(placement, "exponent in d", "width", fixed)
-                rows.append(_width_row(subject, series, widths))
+            rows += [
+                _width_row(_exponent(placement, "exponent in d", "width", fixed), series, widths)
+                for placement, fixed, series, widths in _long_series(which, key, "width")
+            ]
     return sorted(rows, key=lambda row: row.part)
 
 

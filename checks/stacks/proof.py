@@ -110,8 +110,7 @@ def definition1() -> list[Verdict]:
     rng, rows = np.random.default_rng(0), []
     for d in (64, 512):
         energy = rng.chisquare(d, _DRAWS) / d
-        for epsilon in _EPSILON:
-            rows.append((d, epsilon, energy > 1 + epsilon))
+        rows += [(d, epsilon, energy > 1 + epsilon) for epsilon in _EPSILON]
     limits = [float(gaussian_tail_bound(d, e)) for d, e, _ in rows]
     exact = [float(gaussian_excess_probability(d, e)) for d, e, _ in rows]
     above = sum(exceeds(events, limit) for (*_, events), limit in zip(rows, limits, strict=True))

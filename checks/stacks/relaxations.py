@@ -170,8 +170,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
                 )
             )
     for name, group in by_key(_with_branches(cells), lambda s: relaxation_name(s.stack)):
-        for v in (*post_profile(group), *pre_profile(group)):
-            rows.append(replace(v, relaxed=name))
+        rows += [replace(v, relaxed=name) for v in (*post_profile(group), *pre_profile(group))]
     return sorted(rows, key=lambda v: _place(v.relaxed))
 
 

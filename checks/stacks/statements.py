@@ -87,10 +87,13 @@ class Contrast:
 
 def variants(claim: Claim) -> list[Claim]:
     """Return a claim once for each setting in which it is tested: its source's own setting and the variants of it."""
-    settings = [replace(claim, setting=claim.setting if not claim.variants else "the source's setting")]
-    for name, changes in claim.variants.items():
-        settings.append(replace(claim, network={**claim.network, **changes}, setting=name))
-    return settings
+    return [
+        replace(claim, setting="the source's setting" if claim.variants else claim.setting),
+        *(
+            replace(claim, network={**claim.network, **changes}, setting=name)
+            for name, changes in claim.variants.items()
+        ),
+    ]
 
 
 def networks(claim: Claim) -> list[Network]:

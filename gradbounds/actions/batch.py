@@ -123,9 +123,8 @@ def _law(stack: Stack, text: str | None) -> str | None:
     The default is None if theory has no rule for text in this network.
     """
     refused = gaps(replace(stack, sequences=2), "grouped") or stack.input_correlation
-    if text is not None or refused:
-        return text
-    return "english" if stack.vocab >= LEAST_VOCAB else ZIPF
+    default = "english" if stack.vocab >= LEAST_VOCAB else ZIPF
+    return text if text is not None or refused else default
 
 
 def _within(
@@ -216,9 +215,7 @@ def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Res
         ValueError: as `predict_batch`.
     """
     stack, _ = of.read(asked.given)
-    law, patterns, coarse = law_of(stack, asked.text), limits["patterns"], False
-    if law is not None:
-        patterns, coarse = quick_sampling(stack, law, patterns)
+    patterns, coarse = quick_sampling(stack, law_of(stack, asked.text), limits["patterns"])
     return predict_batch(asked, batch, of, **limits | {"patterns": patterns}, coarse=coarse)
 
 

@@ -4,7 +4,6 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from gradbounds.actions.batch import Asked, law_of, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
     COARSE,
     ZIPF,
-    FirstLine,
     cost_of_batch,
     largest_loss_deviation,
     norms_of_texts,
@@ -44,6 +42,7 @@ from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.tied.text_output import OwnTokenError
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -83,7 +82,8 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
-_PUBLIC = "for public GPTs and Llamas (35 of 37 losses, 6 of 7 norms)"
+_PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
+_UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
 _EXPERTS = "in 24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
@@ -91,7 +91,8 @@ _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
-_OPTIMIZERS: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
+RATES: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
+"""The optimizers of the critical learning rates, with their titles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def model_card(
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     with by_estimates(), quietly():
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
-        rates = None if first is None else critical_rates(stack, first)
+        rates = None if first is None else critical_rates(stack, first.text, first.result)
     longest = None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
@@ -219,33 +220,33 @@ def _first_step_of_run(
         return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
     try:
-        return _with_norm(known, asked, quick_batch(asked, BATCH, of, **within))
+        result = quick_batch(asked, BATCH, of, **within)
     except OverBudgetError:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
-
-
-def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
-    """Add the result of `predict --batch` to the first step."""
-    values = result.values
-    line: FirstLine = values["line"]
+    line = result.values["line"]
     return replace(
-        known, tokens=values["stack"].tokens, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm,
-        norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=result,
-        coarse=values["coarse"],
+        known, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm, norm_deviation=line.norm_deviation,
+        texts=norms_of_texts(whole, text, line), result=result, coarse=result.values["coarse"],
     )  # fmt: skip
 
 
-def critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
-    """Return the critical learning rates for the batch of step 1 with the factors of their errors, or the reason."""
+def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, Any]:
+    """Return the critical learning rates for a predicted batch with the factors of their errors, or the reason.
+
+    Args:
+        stack: the network.
+        text: name of the law of the batch's text.
+        result: result of `predict --batch`; None if there is none.
+    """
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
-    if first.result is None:
+    if result is None:
         return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW}"}
-    batch = replace(stack, tokens=first.tokens)
-    law = law_of(batch, first.text)
+    batch = replace(stack, tokens=result.values["stack"].tokens)
+    law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
     soon = [
         count
@@ -256,13 +257,15 @@ def critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = batch_steps(batch, [*_OPTIMIZERS], first.result.values["batch"], law, positions=soon[0], networks=1)
+        steps = batch_steps(batch, [*RATES], result.values["batch"], law, positions=soon[0], networks=1)
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
-    scale = first.result.values["matrices_sq"] / steps["sgd"].gain
+    scale = result.values["matrices_sq"] / steps["sgd"].gain
     factor = 1.0 + ERRORS["critical_rate"] if scale > _LEAST_SCALE else _ROUGH
     low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
-    critical = {name: steps[name].rescaled(scale).critical_rate for name in _OPTIMIZERS}
+    critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
+    if min(critical.values()) <= 0.0:
+        return {"no_rule": f"unknown, as sampling errors exceed the decrease of the loss: {_RATE_VIEW}"}
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
@@ -278,8 +281,8 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if _is_untied_here(notes) else f"{stack.embeddings} head",
+        *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
     ]  # fmt: skip
-    parts += [f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE)
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
     lacking = ", ".join(
         f"{note.field} = {note.value}"
@@ -388,10 +391,9 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
 
 def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
     """Compare the layers, in the batch of step 1 if it is known."""
-    if first is None or first.result is None:
-        lines = layer_lines(stack, table)
-    else:
-        lines = layer_lines(stack, table, _interpolated(first.result.columns("layers")), "in step 1")
+    run = None if first is None else first.result
+    of_step = () if run is None else (_interpolated(run.columns("layers")), "in step 1")
+    lines = layer_lines(stack, table, *of_step)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -425,12 +427,19 @@ def _change_lines(
     (before, after), ratio, norm = change.losses, change.first_over_last, ""
     if first is not None and run is not None and run.values["stack"].embeddings == "tied":
         asked = Asked({**given, "tokens": first.tokens, **change.values}, first.text)
-        with by_estimates(), quietly(), suppress(ValueError):
-            changed = quick_batch(asked, BATCH, of, **limits)
-            before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
-            norm = f", norm {changed.values['gradient_norm']:.3g}"
+        try:
+            with by_estimates(), quietly():
+                changed = quick_batch(asked, BATCH, of, **limits)
+                before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
+                norm = f", norm {changed.values['gradient_norm']:.3g}"
+        except OwnTokenError:
+            why = f"no advisable change; with {flag}, the tied network predicts its own input token"
+            return [card_row(_EVENED, why)]
+        except ValueError:  # no rule, or over the budget: the numbers of one sequence are printed
+            pass
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: to {ratio:.3g}x, {loss}{norm}; --compare {flag}")]
+    evened = f"layers within {ratio:.3g}x{' (1 sequence)' * bool(run and not norm)}"
+    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {evened}, {loss}{norm}; --compare {flag}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -441,7 +450,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         f"Critical learning rate in step 1, {known}; finer, and warm-up: {_RATE_VIEW}",
         *[
             card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
-            for key, name in _OPTIMIZERS.items()
+            for key, name in RATES.items()
             for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],
     ]  # fmt: skip
@@ -452,8 +461,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
-        expected = f"Expect loss and norm in these ranges, as {_EXPERTS if has_experts(stack) else _PUBLIC}"
-        is_sampled = stack.placement == "pre" and not has_experts(stack)
+        is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
+        public = f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        expected = f"Expect loss and norm in these ranges, {f'as {_EXPERTS}' if has_experts(stack) else public}"
         expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * is_sampled
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
@@ -471,6 +481,5 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         if note.what == "left out"
     )
     cheaper = result.values["cheaper"]
-    reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
-    reasons += [left_out] * bool(left_out)
+    reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)
     return [expected, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
-from gradbounds.actions.card import BATCH, FirstStepOfRun, at_context, critical_rates
+from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import ZIPF, cost_of_batch, quick_sampling
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
@@ -14,12 +14,14 @@ from gradbounds.plain_text import table_lines
 from gradbounds.progress import quietly, shown
 from gradbounds.result import Result
 from gradbounds.units import duration
-from theory import Stack
+from simulate.counts import check_count
+from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
-_RATES = {"adam": "critical rate, AdamW", "sgd": "critical rate, SGD"}
+_DIFFER = "tokens that all differ"
+_TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
 
 # Seconds of the critical rates of one network, at most.
 _RATE_SECONDS = 2.0
@@ -38,13 +40,16 @@ def compare_steps(
     asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
     if asked.text is None and of.is_model and batch is None:
         return None
-    whole, sequences, asked = of.read(asked.given)[0], batch or BATCH, replace(asked, is_default=False)
+    whole, asked = of.read(asked.given)[0], replace(asked, is_default=False)
+    sequences = BATCH if batch is None else batch
+    check_count("batch", sequences, 1)
     each = {(): asked} | {
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     seconds = sum(_seconds(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
-    at = f"{sequences} sequence{'s' * (sequences > 1)} of {whole.tokens} tokens, {_text_name(asked.text)}"
+    of_text = _TEXTS.get(asked.text, f"text {asked.text}")
+    at = f"{sequences} sequence{'s' * (sequences > 1)} of {whole.tokens} tokens, {of_text}"
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
@@ -53,8 +58,11 @@ def compare_steps(
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
     for changes, (after, reason) in zip([*each][1:], others, strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
-        lines += ["", *table_lines(["", "before", " ".join(changes), "after / before"], rows)]
-        lines += [f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word]
+        lines += [
+            "",
+            *table_lines(["", "before", " ".join(changes), "after / before"], rows),
+            *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
+        ]
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
@@ -65,20 +73,8 @@ def compare_steps(
 
 def _seconds(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
     """Estimate the seconds of one network's numbers: of its batch, and at most those of the critical rates."""
-    coarse = False
-    if law is not None:
-        patterns, coarse = quick_sampling(stack, law, patterns)
+    patterns, coarse = quick_sampling(stack, law, patterns)
     return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds + _RATE_SECONDS
-
-
-def _text_name(text: str | None) -> str:
-    named = {
-        None: "tokens that all differ",
-        DISTINCT: "tokens that all differ",
-        "english": "English text",
-        ZIPF: "Zipf's law",
-    }
-    return named.get(text, f"text {text}")
 
 
 def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) -> tuple[dict[str, float], str]:
@@ -93,18 +89,17 @@ def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) 
         )
     except OverBudgetError as error:
         return {}, str(error)
-    except ValueError as error:  # no rule
-        return {}, str(error).partition(";")[0]
+    except NoRuleError as error:
+        return {}, str(error).partition(", got ")[0]
     ratios = first_over_last(result.columns("layers")).items()
     numbers = {"loss": result.values["loss"], "gradient norm": result.values["gradient_norm"]}
     numbers |= {f"{role(name)}, layer 1 / layer {stack.depth}": ratio for name, ratio in ratios}
     if asked.text is None or law_of(stack, asked.text) is None:
         return numbers, "critical rates, which require a text: --text english"
-    first = FirstStepOfRun(tokens=stack.tokens, text=asked.text, loss=0.0, loss_deviation=0.0, result=result)
-    rates = critical_rates(stack, first)
+    rates = critical_rates(stack, asked.text, result)
     if "no_rule" in rates:
-        return numbers, f"critical rates {rates['no_rule']}"
-    return numbers | {title: rates[name]["rate"] for name, title in _RATES.items()}, ""
+        return numbers, f"critical rates, {rates['no_rule'].removeprefix('unknown, ')}"
+    return numbers | {f"critical rate, {title}": rates[name]["rate"] for name, title in RATES.items()}, ""
 
 
 def _row(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
@@ -112,5 +107,5 @@ def _row(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> 
     texts = [f"{numbers[name]:.4g}" if name in numbers else "unknown" for numbers in (before, after)]
     if name not in before or name not in after:
         return [name, *texts, ""]
-    change = f"{after[name] - before[name]:+.3f}" if name == "loss" else f"{after[name] / before[name]:.3g}x"
+    change = f"{after[name] - before[name]:+z.3f}" if name == "loss" else f"{after[name] / before[name]:.3g}x"
     return [name, *texts, change]

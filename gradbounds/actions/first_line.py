@@ -220,8 +220,10 @@ def cost_of_batch(
     return cost, grouped
 
 
-def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
+def quick_sampling(stack: Stack, law: TextLaw | None, patterns: int | None) -> tuple[int | None, bool]:
     """Return the number of attention samples for a quick prediction, and whether tokens form coarse groups."""
+    if law is None:  # no groups
+        return patterns, False
     ways = [(patterns or count, coarse) for count, coarse in _WAYS]
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
@@ -282,9 +284,8 @@ def _shared(scale: NoiseScale, batch: int) -> float:
 
 def _of_width(stack: Stack) -> float:
     """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
-    if stack.embeddings != "tied":
-        return _OF_LABELS
-    return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
+    of_tied = _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
+    return of_tied if stack.embeddings == "tied" else _OF_LABELS
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:

@@ -173,8 +173,11 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
     else:
         row |= {name: getattr(step, name) for name in (*by_name, "no_coefficient")}
         row |= {f"{name}_error": step.implied_errors[name] for name in NUMBERS}
-        row |= {"most_of_the_gain": _largest(step.gain_shares), "relative_updates": _updates(step)}
-        row |= {"most_of_the_curvature": _largest(step.curvature_shares), "update_ratio": _update_ratio(step)}
+        updates = [value for value in _by_matrix(step.relative_updates).values() if value > 0]
+        row |= {
+            "most_of_the_gain": _largest(step.gain_shares), "relative_updates": _updates(step),
+            "most_of_the_curvature": _largest(step.curvature_shares), "update_ratio": max(updates) / min(updates),
+        }  # fmt: skip
     gain, curvature, ends = (
         np.array([getattr(measured, name) for measured in sampled]) for name in ("gain", "curvature", "break_even_rate")
     )
@@ -220,12 +223,6 @@ def _largest(shares: Mapping[str, Any]) -> str:
     """Return the matrix with the largest share, and this share, as "W2 of layer 6, 21%"."""
     name, share = max(_by_matrix(shares).items(), key=lambda item: item[1])
     return f"{name}, {100 * share:.0f}%"
-
-
-def _update_ratio(step: FirstStep) -> float:
-    """Return the largest relative update of a matrix divided by the smallest, among matrices that are updated."""
-    updates = [value for value in _by_matrix(step.relative_updates).values() if value > 0]
-    return max(updates) / min(updates)
 
 
 def _updates(step: FirstStep) -> str:

@@ -57,21 +57,25 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shared = "; none: the gradients of two such sequences have no common part" * bool(
         np.isinf(table["noise_scale"]).any()
     )
-    lines.append(
+    lines += [
         "noise scale (theory): batch size above which a larger batch helps little, in sequences whose tokens all differ"
-        f"{shared}."
-    )
-    lines.append("updates: largest / smallest relative update |u_W|/|W| over the matrices.")
-    lines += ["", *shown.to_string(index=False).splitlines()]
+        f"{shared}.",
+        "updates: largest / smallest relative update |u_W|/|W| over the matrices.",
+        "",
+        *shown.to_string(index=False).splitlines(),
+    ]
     even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}
     if even:
-        lines += ["", "Multipliers of the learning rate that give all matrices the same relative update:"]
-        lines += [f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()]
-    lines += [
-        f"\nThe error at this width is not known: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why
+        lines += [
+            "",
+            "Multipliers of the learning rate that give all matrices the same relative update:",
+            *(f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()),
+        ]
+    return [
+        *lines,
+        *(f"\nThe error at this width is not known: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why),
+        *(f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason),
     ]
-    lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
-    return lines
 
 
 def _number(value: float) -> str:
@@ -102,14 +106,12 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
     return ["", "Exponents of the predicted critical rates:", *lines] if lines else []
 
 
-def _families(notes: Sequence[Note]) -> list[str]:
-    """Return the model family of a configuration, if it has one."""
-    return [str(note.value) for note in notes if note.field == "model_type"]
-
-
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
     """State how predicted first steps compare with measured steps of the model's own PyTorch class."""
     sentences = [
-        compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
+        compared_step(str(note.value), optimizer, stack.embeddings)
+        for note in notes
+        if note.field == "model_type"
+        for optimizer in optimizers
     ]
     return ["", *filter(None, sentences)] if any(sentences) else []

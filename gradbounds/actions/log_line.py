@@ -52,9 +52,11 @@ class LogLine:
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
         """
-        words = ["of no step that the log states" if self.step is None else f"at step {self.step}"]
-        words += [f"after {self.skipped} skipped steps"] * (self.skipped > 0)
-        words += ["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits
+        words = [
+            "of no step that the log states" if self.step is None else f"at step {self.step}",
+            *[f"after {self.skipped} skipped steps"] * (self.skipped > 0),
+            *["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits,
+        ]
         return ", ".join(words)
 
 

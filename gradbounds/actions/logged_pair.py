@@ -59,8 +59,7 @@ def compare_logs(
     """
     if len(files) != 2:
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
-    asked = LoggedAs.of(logged_as)
-    reads = [reading(read_log(file), asked, batch * tokens) for file in files]
+    reads = [reading(read_log(file), LoggedAs.of(logged_as), batch * tokens) for file in files]
     table = _by_parameter(*(read.line for read in reads))
     first, second = (
         _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)
@@ -72,7 +71,9 @@ def compare_logs(
         raise ValueError(
             f"logged must be two logs that both have a loss, or both a norm, got {files[0]} and {files[1]}."
         )
-    far = _far(table)
+    # The ratio is more than twice or less than half the median ratio; the furthest first.
+    times = np.log(table["ratio"] / table["ratio"].median()).abs()
+    far = table.loc[times[times > math.log(FAR)].sort_values(ascending=False, kind="stable").index]
     agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
     causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
     near, tried = _nearest(causes, *ratios.values()), len(causes)
@@ -227,12 +228,6 @@ def _by_parameter(first: LogLine, second: LogLine) -> pd.DataFrame:
         if norm > 0 and second.parameters.get(name, 0.0) > 0
     ]
     return pd.DataFrame(rows, columns=["name", "layer", "first", "second", "ratio"])
-
-
-def _far(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the parameters whose ratio is more than twice or less than half the median ratio, the furthest first."""
-    times = np.log(table["ratio"] / table["ratio"].median()).abs()
-    return table.loc[times[times > math.log(FAR)].sort_values(ascending=False, kind="stable").index]
 
 
 def _of_parameters(table: pd.DataFrame, far: pd.DataFrame) -> list[str]:

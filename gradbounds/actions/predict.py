@@ -144,8 +144,7 @@ def predict_plan(
     budget = Budget.of(max_time, memory)
     lengths = given.get("tokens")
     each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
-    stacks = [of.read(fields)[0] for fields in each]
-    stacks += [of.compared(each[0], changes) for changes in variants(compare)]
+    stacks = [*(of.read(fields)[0] for fields in each), *(of.compared(each[0], key) for key in variants(compare))]
     rows, lines, pace = [], [], _pace(stacks, patterns, budget)
     for stack in stacks:
         row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}

@@ -1,5 +1,6 @@
 """The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_columns(chosen.predicted(), None)
-            after, chance = _own_token(chosen.stack, changed)
+            after, chance = _own_token(chosen.stack, changed, before)
             if chance > LARGEST_OWN_PROBABILITY:
                 not_advised = not_advised or words.partition(",")[0]
                 continue
@@ -143,12 +144,17 @@ def loss_of(table: Columns) -> float:
     return float(np.asarray(table["predicted"])[np.asarray(table["quantity"]) == "loss"][0])
 
 
-def _own_token(stack: Stack, table: Columns) -> tuple[float, float]:
-    """Return the loss, and the probability that a tied network gives to a position's own token; 0 if unknown."""
-    if stack.embeddings == "tied":
-        with suppress(ValueError):
-            return own_token(stack)
-    return loss_of(table), 0.0
+def _own_token(stack: Stack, table: Columns, before: float = math.inf) -> tuple[float, float]:
+    """Return the loss, and the probability that a tied network gives to a position's own token.
+
+    Without a rule, as for experts, a probability p is taken to raise the loss `before` by -ln(1 - p).
+    """
+    loss = loss_of(table)
+    if stack.embeddings != "tied":
+        return loss, 0.0
+    with suppress(ValueError):
+        return own_token(stack)
+    return loss, -math.expm1(min(0.0, before - loss))
 
 
 def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -171,9 +177,8 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":
         yield "branches times 1/L", {"branch_scaling": "inverse_depth"}
-    for name in _PLACEMENTS:
-        if name != stack.placement:
-            yield COMPOSITIONS[name].title, {"placement": name}
+    others = (name for name in _PLACEMENTS if name != stack.placement)
+    yield from ((COMPOSITIONS[name].title, {"placement": name}) for name in others)
 
 
 def _round_up(number: float) -> float:

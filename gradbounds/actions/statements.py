@@ -18,7 +18,7 @@ from gradbounds.actions.first_step_cost import network_seconds
 from gradbounds.progress import counted, progress
 from gradbounds.result import Result
 from gradbounds.units import duration, seconds_of
-from simulate import Cell, Run, Samples
+from simulate import Cell, Run
 from simulate.curvature.first_step import sampled_steps
 from simulate.runs.cost import block_work
 from simulate.runs.execution import Execution
@@ -139,8 +139,7 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
     plain = {key: draws for key, draws in wanted.items() if not key[0].optimizer}
     numbers: dict[tuple[Network, int], Means] = {}
     if plain:
-        every = [Cell(network.stack) for network, _ in plain]
-        cells = {cell.name: cell for cell in every}
+        cells = {cell.name: cell for cell in (Cell(network.stack) for network, _ in plain)}
         asked = manifest(CLAIMS_RUN, [*cells.values()], draws=2, seed=0)
         if (out / MANIFEST).exists() and (before := Run.open(out).request).get("command") == CLAIMS_RUN:
             asked["request"] = before  # an edited file continues the folder
@@ -153,18 +152,15 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
                     execution=Execution(workers=workers), on_block=on_block,
                 )  # fmt: skip
         samples = {each.cell.name: each for each in run.samples()}
-        numbers |= {key: _of_seed(samples[Cell(key[0].stack).name], key[1]) for key in plain}
+        for network, seed in plain:
+            of = samples[Cell(network.stack).name]
+            numbers[network, seed] = {name: values[of.seeds == seed].astype(float) for name, values in of.items()}
     steps = [(key, draws) for key, draws in wanted.items() if key[0].optimizer]
     with counted("stepping") as done:
         for k, (key, count) in enumerate(steps):
             numbers[key] = _steps(key[0], key[1], count, out / "steps")
             done(k + 1, len(steps))
     return numbers
-
-
-def _of_seed(samples: Samples, seed: int) -> Means:
-    chosen = samples.seeds == seed
-    return {name: values[chosen].astype(float) for name, values in samples.items()}
 
 
 def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:

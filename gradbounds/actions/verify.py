@@ -153,8 +153,11 @@ def _network_tables(sampled: Sequence[Samples]) -> list[str]:
     lines: list[str] = []
     for samples in sampled:
         text = samples.cell.text
-        lines += [*[""] * bool(lines), title(samples.stack) + (f", {text.source}" if text else "")]
-        lines += sample_comparison_lines(samples.stack, comparison([samples]))
+        lines += [
+            *[""] * bool(lines),
+            title(samples.stack) + (f", {text.source}" if text else ""),
+            *sample_comparison_lines(samples.stack, comparison([samples])),
+        ]
     return lines
 
 

@@ -20,7 +20,7 @@ class Probe(WithJson):
         Positional,
         Flag(
             name="factory",
-            help="function that returns the module, or a built-in name such as encoder-post",
+            help="function that returns the module, or (module, batch, loss), or a built-in name such as encoder-post",
             metavar="MODULE:FUNCTION|FILE.py:FUNCTION|NAME",
         ),
     ]

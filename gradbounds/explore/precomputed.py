@@ -95,8 +95,7 @@ def answers(
         *([f"{', '.join(TITLES[name] for name in gated)} with gated units of {' or '.join(_GATES)}"] if gated else []),
         *(["and every choice of a field, one at a time, for Post-LN and Pre-LN"] if choices else []),
     ]
-    about = f"{', '.join(parts)}. "
-    return {"about": about, "given": given}
+    return {"about": f"{', '.join(parts)}. ", "given": given}
 
 
 def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> list[float]:

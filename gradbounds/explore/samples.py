@@ -1,6 +1,6 @@
 """The sampled networks that the interactive page shows, sampled now or read from a run folder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,14 @@ class RunSamples:
             raise ValueError(f"run must hold two draws of a network without a text, but {str(folder)!r} has none.")
         self.about = {
             "folder": folder.resolve().name,
-            "cells": _described([*self._cells.values()]),
+            "cells": [
+                {
+                    "name": name,
+                    "title": f"{title(each.stack)} ({each.draws} draws, {each.cell.engine}, {each.cell.dtype})",
+                    "fields": {field: str(said(field, value)) for field, value in each.stack.non_default().items()},
+                }
+                for name, each in self._cells.items()
+            ],
             "left_out": len(every) - len(self._cells),
         }
 
@@ -100,14 +107,3 @@ class RunSamples:
             raise ValueError(f"cell must be one of the {len(self._cells)} of the run, got {str(name)[:40]!r}.")
         samples = self._cells[name]
         return {"draws": samples.draws, "of": samples.draws, "series": summary(samples)}
-
-
-def _described(cells: "Sequence[Samples]") -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.cell.name,
-            "title": f"{title(each.stack)} ({each.draws} draws, {each.cell.engine}, {each.cell.dtype})",
-            "fields": {name: str(said(name, value)) for name, value in each.stack.non_default().items()},
-        }
-        for each in cells
-    ]

@@ -172,8 +172,7 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
         return [output for output, _ in along(problem, values, u, rate)]
 
     def slope(rate: Tensor) -> Tensor:
-        both: Any = torch.func.jvp(total, (rate,), (torch.ones_like(rate),))
-        return both[1]
+        return torch.func.jvp(total, (rate,), (torch.ones_like(rate),))[1]
 
     with plain_operations():
         pair: Any = torch.func.jvp(logits, (zero,), (torch.ones_like(zero),))
@@ -201,13 +200,10 @@ def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) ->
     """
 
     def slope(rate: Tensor) -> Tensor:
-        moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))
-        return moved[1]
+        return torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))[1]
 
     zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
-    pair: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
-    curvature: Tensor = pair[1]
-    return curvature
+    return torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))[1]
 
 
 def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:

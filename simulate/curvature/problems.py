@@ -146,8 +146,7 @@ class StackModule(nn.Module):
 
         Their shape is (positions, V).
         """
-        logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
-        return logits
+        return self.read(self.output(inputs)) @ self.Wemb
 
     def output(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the tokens that the output matrix multiplies, for all sampled inputs.

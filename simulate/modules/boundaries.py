@@ -78,12 +78,11 @@ def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -
     """
     measured = {row[0] for row in rows if row[3] == "hidden_energy"}
     return {
-        part.name: f"{_few(part)} {part.unseen or 'are never called'}" for part in lists if part.name not in measured
+        part.name: f"{', '.join(part.names[:_NAMED])}{', ...' * (len(part.names) > _NAMED)} "
+        f"{part.unseen or 'are never called'}"
+        for part in lists
+        if part.name not in measured
     }
-
-
-def _few(part: LayerList) -> str:
-    return ", ".join(part.names[:_NAMED]) + ", ..." * (len(part.names) > _NAMED)
 
 
 def without_forward(part: LayerList) -> bool:

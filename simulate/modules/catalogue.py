@@ -60,8 +60,7 @@ class _Headed(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return the logits, (batch, positions, classes)."""
-        logits: Tensor = self.head(self.body(*inputs))
-        return logits
+        return self.head(self.body(*inputs))
 
 
 def _cross_entropy(labels: Tensor) -> Callable[[Any], Tensor]:

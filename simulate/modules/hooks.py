@@ -32,8 +32,7 @@ class ModuleRecorder:
             if part.takers:
                 self._handles += self._between(part)
             for number, layer in enumerate(() if part.takers else part.layers, 1):
-                hook = self._hook(part.name, number)
-                self._handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+                self._handles.append(layer.register_forward_hook(self._hook(part.name, number), with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,8 +103,10 @@ class ModuleRecorder:
         for part in self._lists:
             if part.takers and not part.last_seen:
                 notes.append(f"the last layer of {part.name} was not measured: no module after it takes its output")
-            for number, name, _ in part.apart:
-                notes.append(f"the output of layer {number} of {part.name} was not measured: {name} runs after it")
+            notes += [
+                f"the output of layer {number} of {part.name} was not measured: {name} runs after it"
+                for number, name, _ in part.apart
+            ]
             for number, layer in enumerate(part.layers, start=1):
                 count = self._calls.get((part.name, number), 0)
                 # A container has no pass of its own, though its modules run.

@@ -52,7 +52,8 @@ class OptimizerWatch:
             ProbeError: the optimizer fails.
         """
         if not self.taken:
-            self._left_out()
+            names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
+            self._warn((name, "it has a gradient, but the optimizer does not hold it") for name in names)
         self._before()
         self._stepper.step()
         self._after()
@@ -95,11 +96,6 @@ class OptimizerWatch:
         ):  # fmt: skip
             if names:
                 self.notes.append(f"{what}: {shortened(names)}")
-
-    def _left_out(self) -> None:
-        """Warn of parameters that have a gradient but that no optimizer holds."""
-        names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
-        self._warn((name, "it has a gradient, but the optimizer does not hold it") for name in names)
 
     def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
         """Add one alarm for all weights with the same fault."""

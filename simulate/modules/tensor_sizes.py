@@ -49,11 +49,11 @@ def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float 
         square.detach().float().sqrt().add_(epsilon).reciprocal_().sum()
         for square, epsilon in zip(squares, epsilons, strict=True)
     ])  # fmt: skip
-    shares = list[float | None]()
-    for square, epsilon, count, total in zip(squares, epsilons, counts, sums, strict=True):
-        # Where the root is 0 the share is 1, and nothing moves.
-        shares.append(max(0.0, epsilon * total - (square.numel() - count)) / count if count else None)
-    return shares
+    # Where the root is 0 the share is 1, and nothing moves.
+    return [
+        max(0.0, epsilon * total - (square.numel() - count)) / count if count else None
+        for square, epsilon, count, total in zip(squares, epsilons, counts, sums, strict=True)
+    ]
 
 
 def numbers_of(tensors: Sequence[Tensor]) -> list[float]:

@@ -101,7 +101,9 @@ class PlaceWatcher:
                 return
             self._inputs[name] = (x.shape[-1], x.shape[:-1].numel()) if x.ndim else (0, 0)
         factor, keys = self._watcher.factor_of(x)
-        if factor != 1.0 and not any(_has_matrix(self._modules[str(key)]) for key in keys):
+        if factor != 1.0 and not any(
+            parameter.ndim >= 2 for key in keys for parameter in self._modules[str(key)].parameters(recurse=False)
+        ):
             self._watcher.release(keys)
             self._before[name] = factor
 
@@ -137,7 +139,3 @@ def _owners(module: nn.Module, order: Mapping[str, int], inputs: Mapping[str, tu
         owners.append(Owner(place, inside, first[id(parameter)], shape, order[place], *inputs.get(place, (0, 0))))
     rank = {name: k for k, name in enumerate(order)}
     return sorted(owners, key=lambda owner: rank[owner.place])
-
-
-def _has_matrix(part: nn.Module) -> bool:
-    return any(parameter.ndim >= 2 for parameter in part.parameters(recurse=False))

@@ -166,8 +166,7 @@ class MapEngine(ABC):
         return self._through(ScalarUse(self.scalars[layer - 1]), "scalar", rows)
 
     def _through(self, random_map: RandomMap, name: str, rows: Tensor) -> Tensor:
-        product: Tensor = _Apply.apply(rows, random_map, self.gradients, name, self.gradients.open(name))
-        return product
+        return _Apply.apply(rows, random_map, self.gradients, name, self.gradients.open(name))
 
 
 class EncoderEngine:

@@ -176,8 +176,7 @@ class _Rebased(torch.autograd.Function):
         numbers = frame.normal(n)
         numbers[..., :used] -= product(product(numbers[..., :used], along.mT), along)
         root, _ = factor(product(numbers, numbers.mT), _RIDGE)
-        turned = torch.linalg.solve_triangular(root, beyond, upper=False, left=False)
-        below = product(turned, numbers)
+        below = product(torch.linalg.solve_triangular(root, beyond, upper=False, left=False), numbers)
         below[..., :used] += kept
         return below, None
 

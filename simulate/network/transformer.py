@@ -44,10 +44,9 @@ def normalize(stack: Stack, x: Stream) -> Stream:
         after = normalized(x, stack)
     elif stack.normalization == "rms":
         after = F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
-    elif stack.normalization == "tanh":
-        after = torch.tanh(stack.tanh_scale * x)
     else:
-        after = layer_norm(x, stack.norm_epsilon)
+        is_tanh = stack.normalization == "tanh"
+        after = torch.tanh(stack.tanh_scale * x) if is_tanh else layer_norm(x, stack.norm_epsilon)
     return _scaled(after, stack.norm_gain)
 
 

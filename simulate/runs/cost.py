@@ -102,9 +102,8 @@ def _streams(part: Stack) -> int:
 
 def _copies_of_units(part: Stack) -> int:
     """Return how often hidden units are kept: before and after the activation, and times their gate."""
-    if part.ffn == "gated":
-        return 4
-    return 1 if part.activation == "relu" else 2
+    of_plain = 1 if part.activation == "relu" else 2
+    return 4 if part.ffn == "gated" else of_plain
 
 
 def block_bytes(cell: Cell) -> float:

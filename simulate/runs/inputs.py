@@ -24,10 +24,11 @@ def network_inputs(
     Tied token ids are returned too; the text is that of the cell.
     """
     stack, streams = cell.stack, engine.streams
-    if isinstance(engine, GramEngine):
-        x = engine.frame.normal(stack.rows)
-    else:
-        x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    x = (
+        engine.frame.normal(stack.rows)
+        if isinstance(engine, GramEngine)
+        else streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    )
     if cell.text is None:
         x = _correlated(stack, streams, x)
         labels = _labels(stack, streams)

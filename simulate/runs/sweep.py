@@ -252,9 +252,8 @@ class _Account:
     def work(self) -> Iterator[tuple[Cell, int, int]]:
         """Yield the blocks to sample, cell by cell, as (cell, root seed, block index)."""
         for cell in self._cells:
-            name = cell.name
-            for block in range(self._blocks[name]):
-                if (name, self._seed, block) not in self._skip:
+            for block in range(self._blocks[cell.name]):
+                if (cell.name, self._seed, block) not in self._skip:
                     yield cell, self._seed, block
 
     def finished(self, cell: Cell, draws: int) -> Progress:

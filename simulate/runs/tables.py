@@ -44,7 +44,9 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
 
     Its columns are cell fields, seed, block, draw and quantities.
     """
-    groups = [list(group) for _, group in groupby(blocks, _layout)]
+    # Blocks with the same names and types of values become one table.
+    layouts = groupby(blocks, lambda block: [(name, value.dtype) for name, value in block.values.items()])
+    groups = [list(group) for _, group in layouts]
     quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
     draws = np.array([block.draws for block in blocks])
     cells = {block.cell.name: block.cell for block in blocks}
@@ -130,11 +132,6 @@ def cell_table(cell: "Cell") -> dict[str, Any]:
         columns["engine"] = "auto"
     sampling = {name: columns[name] for name in _UNSAID if columns[name] != _UNSAID[name]}
     return {"placement": cell.stack.placement} | cell.stack.non_default() | sampling
-
-
-def _layout(block: Block) -> list[tuple[str, np.dtype]]:
-    """Return the names and types of a block's values; blocks with the same layout become one table."""
-    return [(name, value.dtype) for name, value in block.values.items()]
 
 
 def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:

@@ -147,6 +147,7 @@ def test_batch_steps(kept_folder):
     """The change of the loss within the stated error where logits move by 0.5, and the errors of gain and curvature.
 
     The bar is 18 of 20 for each number, in the first list and in the second.
+    Changes and critical rates met it when their assertion was added. Gains of the second list and curvatures did not.
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
@@ -161,5 +162,6 @@ def test_batch_steps(kept_folder):
             sum(abs(one["changes"][0] - one["theory"][0]) > one["errors"][0] for one in rows),
             *[sum(abs(np.log(one[number])) > np.log(1 + error) for one in rows) for number, error in ERRORS.items()],
         ]
+    assert max(missed[name][k] for name in missed for k in (0, 3)) <= 2, missed
     if max(map(max, missed.values())) > 2:
         pytest.xfail(f"of 20 networks, these changes, gains, curvatures and rates are off: {missed}")

@@ -193,16 +193,14 @@ class RandomAttention(Branch):
             noise: kernel of the gradient at the output, (..., N, N).
             part: coefficients on the output, passed through unchanged.
         """
-        grams = {role: of_heads.sum(-3) for role, of_heads in self._gradients_by_head(noise).items()}
+        at_heads = head_gain(self.stack, "W") * noise[..., None, :, :] / self.stack.heads
+        grams = {role: of_heads.sum(-3) for role, of_heads in self.gradients_below_heads(at_heads).items()}
         below = sum((gain(self.stack, role) * gram for role, gram in grams.items()), np.zeros(1))
         return (
             below,
             part,
             {role: MatrixGradient.without_overlaps(gram) for role, gram in (grams | {"WO": noise}).items()},
         )
-
-    def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
-        return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
     def gradients_below_heads(self, head: Array) -> dict[str, Array]:
         """Return inner products of gradients between tokens, at every head's queries, keys and values.

@@ -162,16 +162,10 @@ class NoiseScale:
 
 
 def noise_scale(
-    stack: Stack,
-    windows: NDArray[np.integer] | None = None,
-    *,
-    patterns: int | None = None,
-    grouped: bool | None = None,
-    text: TextLaw | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
-    coarse: bool = False,
-) -> NoiseScale:
+    stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
+    grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
+    memory: float | None = None, coarse: bool = False,
+) -> NoiseScale:  # fmt: skip
     """Predict how the gradient depends on the batch size, and the noise scale of McCandlish et al. (2018).
 
     The unit is one sequence of `stack.tokens` tokens. The cost is that of `predict` for two sequences.
@@ -206,9 +200,8 @@ def noise_scale(
     # Two sequences have (S + C)/2, in two parts.
     means = {role: 2.0 * two_sequences[name] for role, name in roles.items()}
     errors = {role: 2.0 * two_sequences.errors.get(name, 0.0 * two_sequences[name]) for role, name in roles.items()}
-    moments = (
-        two_sequences["loss_variance"] if "loss_variance" in two_sequences and _every_position_counts(stack) else None
-    )
+    every_position_counts = stack.loss_on == "all" and stack.loss_share == 1.0
+    moments = two_sequences["loss_variance"] if "loss_variance" in two_sequences and every_position_counts else None
     return NoiseScale(
         stack=replace(stack, sequences=1),
         loss=float(two_sequences["loss"]),
@@ -223,10 +216,6 @@ def noise_scale(
         },
         loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
     )
-
-
-def _every_position_counts(stack: Stack) -> bool:
-    return stack.loss_on == "all" and stack.loss_share == 1.0
 
 
 def _check_sequences(sequences: int) -> None:

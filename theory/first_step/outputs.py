@@ -60,8 +60,7 @@ def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
     """
     counted = loss_positions(stack) > 0
     if stack.loss_share < 1.0:
-        left_out = np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]
-        counted[left_out] = False
+        counted[np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]] = False
     return counted
 
 

@@ -206,7 +206,5 @@ def _embedding_step(
         along = words.mT @ left @ words / stack.width
         angles = np.arcsin(np.clip(np.pi / 2 * along, -1.0, 1.0))
         return step, stack.width * (2 / np.pi * angles - along)
-    none = np.zeros((1, n, n))
-    if optimizer in LINEAR:
-        return right, none
-    return spectral_step(rules[optimizer], stack, left, right), none
+    step = right if optimizer in LINEAR else spectral_step(rules[optimizer], stack, left, right)
+    return step, np.zeros((1, n, n))

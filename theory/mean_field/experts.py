@@ -256,14 +256,15 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
                     below = below + gain(stack, role) * at_logits
             return below, energies
 
-        out = sum(part.route.overlap * part.output for part, _ in parts)
         ways = [part for part, _ in parts]
+        out = sum(part.route.overlap * part.output for part in ways)
         if averaged:
             return np.asarray(out), pullback, recorded
-        if isinstance(tokens, MemberLayout):
-            loads = _loads_of_groups(stack, tokens, kernel, generator)
-        else:
-            loads = _loads(ways[0].route.weights)
+        loads = (
+            _loads_of_groups(stack, tokens, kernel, generator)
+            if isinstance(tokens, MemberLayout)
+            else _loads(ways[0].route.weights)
+        )
         return np.asarray(out), pullback, recorded | loads | {"attended": ways}
 
     return branch

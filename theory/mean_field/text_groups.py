@@ -510,8 +510,7 @@ class TextLayout(GroupLayout):
     @property
     def _even_words(self) -> Array:
         """The even weights of all tokens of a position that a row sees, as if of one word, (2 R, R)."""
-        weights: Array = (whole(self._even()) * self.seen)[:, self.beside]
-        return weights
+        return np.asarray((whole(self._even()) * self.seen)[:, self.beside])
 
     def with_likelier(self, gradient: Array, passed: Array) -> Array:
         """Add the effect of repeated token ids to the products of two keys' gradients, in place.

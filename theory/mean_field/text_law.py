@@ -223,7 +223,10 @@ class TextLaw:
             piece, next_ones = used[start : start + size].astype(np.int64), labels[start : start + size]
             sequence, bigrams = np.arange(len(piece)) // tokens, piece * vocab + next_ones
             of_both = np.unique(bigrams, return_inverse=True)[1]
-            inside += [_pairs_within(sequence, each) for each in (piece, next_ones, of_both)]
+            inside += [
+                _pairs(np.unique(sequence * (int(each.max()) + 1) + each, return_counts=True)[1])
+                for each in (piece, next_ones, of_both)
+            ]
             both.add(*np.unique(bigrams, return_counts=True))
         repeats = _pairs(numbers)
         equal_ids, equal_labels, equal_both = inside.tolist()
@@ -289,11 +292,6 @@ def _pairs(counts: NDArray[np.integer]) -> float:
     """Return the number of ordered pairs of two different positions with equal ids, from the count of every id."""
     numbers = counts.astype(float)
     return float((numbers * (numbers - 1.0)).sum())
-
-
-def _pairs_within(sequence: NDArray[np.integer], ids: NDArray[np.integer]) -> float:
-    """Return the number of ordered pairs of two different positions of one sequence with equal ids."""
-    return _pairs(np.unique(sequence * (int(ids.max()) + 1) + ids, return_counts=True)[1])
 
 
 def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float, float, float]:

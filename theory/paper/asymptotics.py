@@ -128,8 +128,7 @@ def pre_gradient_exponent() -> sp.Expr:
     >>> pre_gradient_exponent()
     -1
     """
-    returned = 1 + relu_slope_kernel(sp.Integer(1))
-    return _exponent(-returned / pre_energy_slope())
+    return _exponent(-(1 + relu_slope_kernel(sp.Integer(1))) / pre_energy_slope())
 
 
 def pre_gradient_at_depth() -> sp.Expr:

@@ -26,10 +26,6 @@ class Derivation:
     run: Callable[[], object]
 
 
-def _sigma() -> sp.Symbol:
-    return sp.Symbol("s", positive=True)
-
-
 def _uncentred_growth() -> sp.Expr:
     offset = sp.Symbol("a", positive=True)
     return sp.limit(layer_norm.uncentred_ratio(sp.Matrix([[1, 2, -3]]), offset) / offset, offset, sp.oo)
@@ -49,7 +45,7 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
     "L1": (
         Derivation(
             "E||ReLU(X)||^2, by integrating the normal density over the positive half line",
-            lambda: lemmas.relu_energy(lemmas.d, _sigma()),
+            lambda: lemmas.relu_energy(lemmas.d, sp.Symbol("s", positive=True)),
         ),
     ),
     "L2a": (

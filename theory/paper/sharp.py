@@ -32,8 +32,7 @@ def own_gradient() -> sp.Expr:
     >>> own_gradient()
     sigma_e**2*(P + 1 - 2/V)
     """
-    label = 1 / V
-    return sigma_e**2 * (confidence - 2 * label + 1)
+    return sigma_e**2 * (confidence - 2 / V + 1)
 
 
 def shared_gradient() -> sp.Expr:

@@ -177,8 +177,7 @@ def _allowed_failure(token: Stack) -> float:
 
 @cache
 def _numeric_probability() -> Callable[..., Any]:
-    numeric: Callable[..., Any] = sp.lambdify((epsilon, delta), probability())
-    return numeric
+    return sp.lambdify((epsilon, delta), probability())
 
 
 def loss_gradient_bound() -> sp.Expr:
@@ -251,11 +250,9 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
 
 @cache
 def _numeric_loss_gradient_bound() -> Callable[..., Any]:
-    numeric: Callable[..., Any] = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())
-    return numeric
+    return sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())
 
 
 @cache
 def _numeric_bound(placement: Placement) -> Callable[..., Any]:
-    numeric: Callable[..., Any] = sp.lambdify((d, L, B), bound(placement))
-    return numeric
+    return sp.lambdify((d, L, B), bound(placement))

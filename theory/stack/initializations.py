@@ -51,11 +51,6 @@ class Law:
 NORMAL = Law()
 
 
-def _pytorch(role: str, d_in: int, d_out: int) -> float:
-    # The three of queries, keys and values are one (3d, d) matrix to `xavier_uniform_`: 2/(3d + d).
-    return 0.5 if role == "WV" else 1 / 3
-
-
 _BUILT_IN = {
     "xavier_normal": Initialization(
         gain=lambda _, d_in, d_out: 2 * d_in / (d_in + d_out), source="Glorot and Bengio (2010)"
@@ -65,8 +60,13 @@ _BUILT_IN = {
     ),
     "fan_in": Initialization(gain=lambda *_: 1.0, source="LeCun et al. (1998)"),
     "he": Initialization(gain=lambda *_: 2.0, source="He et al. (2015)"),
-    # Its biases have an energy of 1/(3 d) per coordinate, which is nothing at large width; they are left out.
-    "pytorch": Initialization(gain=_pytorch, uniform=True, source="torch.nn.TransformerEncoderLayer as constructed"),
+    # Its biases have an energy of 1/(3 d) per coordinate, which is nothing at large width; they are left out. The
+    # matrices of queries, keys and values are one (3d, d) matrix to `xavier_uniform_`: 2/(3d + d).
+    "pytorch": Initialization(
+        gain=lambda role, *_: 0.5 if role == "WV" else 1 / 3,
+        uniform=True,
+        source="torch.nn.TransformerEncoderLayer as constructed",
+    ),
 }
 
 INITIALIZATIONS: Table[Initialization] = Table("initialization", _BUILT_IN)

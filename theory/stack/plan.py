@@ -67,10 +67,6 @@ def kinds(stack: Stack) -> tuple[Kind, ...]:
     return ("attention", "cross", "units") if stack.source_tokens else ("attention", "units")
 
 
-def _factor(stack: Stack, kind: Kind) -> float:
-    return stack.feed_forward_factor if kind == "units" else stack.attention_factor
-
-
 def plan(stack: Stack) -> tuple[Step, ...]:
     """Return all sub-layers of a network from the input to the output; an encoder has its own plan.
 
@@ -89,7 +85,9 @@ def plan(stack: Stack) -> tuple[Step, ...]:
             composition.input_scale(layer),
         )
         for terms in sums:
-            factors = tuple(tau * _factor(like, kind) for kind in terms)
+            factors = tuple(
+                tau * (like.feed_forward_factor if kind == "units" else like.attention_factor) for kind in terms
+            )
             energy, last = _ENERGIES[terms[-1]], terms is sums[-1]
             steps.append(Step(layer, like, terms, alpha, factors, stack.has_scalars, kappa, energy, last))
     return tuple(steps)

@@ -104,8 +104,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
             layer: number of the layer, from 1 to L.
         """
         alike = self.depth_scaling not in BY_LAYER and self.branch_scaling != "layer" and not self.lower_layers
-        alike = alike and not self.dense_layers
-        return self if alike else _of_layer(self, layer)
+        return self if alike and not self.dense_layers else _of_layer(self, layer)
 
     def _check(self) -> None:
         super()._check()

@@ -260,8 +260,7 @@ def _controlled(
             ("WQ", "WK", inner.at_keys(reference), patterns.keys),
             ("WK", "WQ", inner.at_queries(reference), patterns.queries),
         ):
-            off = products[these].sum(-3) - stack.heads * kernel[these]
-            known = tokens.total(slope.mean(0) * off)
+            known = tokens.total(slope.mean(0) * (products[these].sum(-3) - stack.heads * kernel[these]))
             controlled[role][..., these] -= logit_shrink(stack) * gain(stack, other) * known
     return controlled
 
