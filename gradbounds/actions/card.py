@@ -433,12 +433,13 @@ def _change_lines(
                 before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
                 norm = f", norm {changed.values['gradient_norm']:.3g}"
         except OwnTokenError:
-            why = f"no advisable change; with {flag}, the tied network predicts its own input token"
-            return [card_row(_EVENED, why)]
+            return [
+                card_row(_EVENED, f"no advisable change; with {flag}, the tied network predicts its own input token")
+            ]
         except ValueError:  # no rule, or over the budget: the numbers of one sequence are printed
             pass
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    evened = f"layers within {ratio:.3g}x{' (1 sequence)' * bool(run and not norm)}"
+    evened = f"within {ratio:.3g}x{' (1 sequence)' * bool(run and not norm)}"
     return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {evened}, {loss}{norm}; --compare {flag}")]
 
 
@@ -462,8 +463,10 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if first is not None and first.result is not None:
         finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
-        public = f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
-        expected = f"Expect loss and norm in these ranges, {f'as {_EXPERTS}' if has_experts(stack) else public}"
+        where = (
+            f"as {_EXPERTS}" if has_experts(stack) else f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        )
+        expected = f"Expect loss and norm in these ranges, {where}"
         expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * is_sampled
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"

@@ -63,6 +63,9 @@ def compare_steps(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
         ]
+    lines += ["", "Critical rates after a change were not compared with samples."] * any(
+        f"critical rate, {RATES['sgd']}" in numbers for numbers, _ in others
+    )
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
