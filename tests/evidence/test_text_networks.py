@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.helpers import text_networks
-from tests.helpers.evidence_file import DEVICE, FOLDER, kept_case, record, rounded
+from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
 from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares, theory
 from theory.mean_field.text_law import TextLaw
 
@@ -149,8 +149,7 @@ def test_english(kept_folder, monkeypatch):
             f"{file.stem} {net}": kept_case(kept_folder, f"{file.stem} {net}", partial(by_laws, net, laws))
             for net in ENGLISH
         }
-    kept = json.loads((FOLDER / "text-networks.json").read_text(encoding="utf-8"))
-    record("text-networks", kept | {"english": rounded(found)}, short=True)
+    record("text-english", rounded(found), short=True)
     nets = {name: case for name, case in found.items() if "draws" in case}
     bars = {"own": 0.03, "card": 0.06}
     missed = {law: sum(abs(case[law]) >= bar for case in nets.values()) for law, bar in bars.items()}
