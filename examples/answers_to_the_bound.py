@@ -31,7 +31,7 @@ ratio = (widths * np.log(100 * widths)) ** 0.5
 print(ratio[-1] / ratio[0], 0.875 * 0.05 + 0.125 * 7.65)
 
 # %%
-# **5.** The proof loses :math:`\sqrt{d \ln d}` by a row for an entry and the largest unit for their mean, and a constant.
+# **5.** The proof loses :math:`\sqrt{d \ln d}`, by rows for entries, the largest unit for the mean, and a constant.
 shape = widths * np.sqrt(np.log(100 * widths))
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 axes.plot(widths, norms, color="#d55e00", label="theory")
