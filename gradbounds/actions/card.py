@@ -461,13 +461,13 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     """State the error to expect and its evidence, and the parts that were not tested or are omitted."""
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
-        finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
         where = (
             f"as {_EXPERTS}" if has_experts(stack) else f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
         )
-        expected = f"Expect loss and norm in these ranges, {where}"
-        expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * is_sampled
+        by_batch = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
+        matrices = f"kinds of matrices within 5%{by_batch}, as {_SAMPLED}"
+        expected = f"Expect loss and norm in these ranges, {where}{f'; {matrices}' * is_sampled}"
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
         expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"

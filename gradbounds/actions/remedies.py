@@ -16,7 +16,7 @@ from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
 from theory.mean_field.prediction import own_token
-from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY
+from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
 
 # First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
@@ -89,8 +89,11 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     before, not_advised = _own_token(stack, table)[0], ""
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
-            changed = layer_columns(chosen.predicted(), None)
-            after, chance = _own_token(chosen.stack, changed, before)
+            try:
+                changed = layer_columns(chosen.predicted(), None)
+                after, chance = _own_token(chosen.stack, changed, before)
+            except OwnTokenError as error:
+                after, chance = error.loss, error.probability
             if chance > LARGEST_OWN_PROBABILITY:
                 not_advised = not_advised or words.partition(",")[0]
                 continue
