@@ -1,4 +1,4 @@
-"""What pytest loads first: the plugin `tests.suite` where tests run, and which files are left out."""
+"""Hooks that pytest loads first: the plugin `tests.suite` where tests run, and the files that are left out."""
 
 from pathlib import Path
 

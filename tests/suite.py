@@ -52,7 +52,7 @@ settings.load_profile("suite")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """What a test draws without a seed of its own is the same, whatever ran in its worker before."""
+    """Seed global random generators, so that unseeded draws do not depend on earlier tests of the worker."""
     torch.default_generator.manual_seed(0)  # without asking for other devices, which takes three times as long
 
 
@@ -78,7 +78,7 @@ def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def built_once(build: Callable[..., Any]) -> Callable[..., Any]:
-    """What tyro makes of the command line's types, kept: to make it takes 20 times as long as to parse by it.
+    """Keep tyro's parser of the command line, whose making takes 20 times as long as parsing by it.
 
     The flags of a command are part of it, made when the command is first parsed.
     """

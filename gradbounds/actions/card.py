@@ -159,14 +159,14 @@ def model_card(
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
-        *[_SUBSTITUTE] * any(note.reason == "ignored on request" for note in notes),
+        *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
         *_change_lines(given, of, table, first, result.values["evened_by"], result.values["sentences"], limits),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
-        *_limits(stack, first, result),
+        *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = [
         part

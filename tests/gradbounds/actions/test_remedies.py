@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gradbounds.actions import remedies
 from gradbounds.cli import main
 from theory import Stack, predict
 from theory.mean_field.cost import Cost
+from theory.mean_field.tied.text_output import OwnTokenError
 
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
 TIED = replace(STACK, depth=6, placement="pre", embeddings="tied")
@@ -104,3 +106,9 @@ def test_what_takes_long_can_be_asked_at_fewer_tokens():
         r"- .*: not tested at 2048 tokens, which would take longer than 1 s; --tokens (\d+) is fast enough\.", line
     )
     assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
+
+
+def test_a_change_that_has_no_gradients_is_not_advised(monkeypatch):
+    """A changed network that predicts its own token raises an error where tokens are grouped."""
+    monkeypatch.setattr(remedies.Way, "predicted", mock.Mock(side_effect=OwnTokenError("", 0.43, 11.5)))
+    assert remedies.remedy(TIED, layer_table(predict(TIED), None), budget.Budget.of("1m", "1GB"))[0] is None
