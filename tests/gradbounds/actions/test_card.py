@@ -79,8 +79,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
     about = re.search(r"the loss about ([\d.]+)x to ([\d.]+)x", re.sub(r"\n +", " ", "\n".join(card)))
-    ends = [*map(float, about.groups())]
-    assert ends == pytest.approx([min(printed.values()), max(printed.values())])
+    assert [*map(float, about.groups())] == pytest.approx([min(printed.values()), max(printed.values())])
     energy = by_layer(table, "hidden_energy")
     stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
     assert value_of(card, "residual stream").startswith(stream)
@@ -147,33 +146,24 @@ def test_the_largest_share_has_its_reason(capsys):
 
 
 _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "16", "--patterns", "2")
-_OLMOE = ("--like", "olmoe-1b-7b", *_TINY)
-_TIED = ("--like", "mixtral-8x7b", *_TINY, "--kv-heads", "0", "--width", "256", "--depth", "6", "--embeddings", "tied")
-_POST = ("--like", "llama-3-8b", *_TINY, "--kv-heads", "0", "--placement", "post")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "unsaid"),
+    ("model", "flags", "said", "unsaid"),
     [
-        (("--like", "gpt2", *_TINY), "Ranges held for public GPTs", "extrapolated"),
-        (("--like", "gpt2", *_TINY, "--activation", "relu"), "Ranges extrapolated from public GPTs", "held"),
-        (_POST, "Ranges extrapolated from public GPTs", "held"),
-        (_OLMOE, "Ranges held for 24 sampled networks with experts", "extrapolated"),
-        ((*_OLMOE, "--width", "1024"), "Ranges extrapolated to width 1024 from 24 sampled", "held"),
-        ((*_OLMOE, "--experts-per-token", "1", "--router-norm", "sum"), "WR: the weight of the only chosen", "zeros"),
-        ((*_OLMOE, "--experts-per-token", "1", "--router-norm", "none"), "SGD moves", "WR: the weight of"),
-        (_TIED, "no advisable change", "embedding_scale"),
+        ("gpt2", "", "Ranges held for public GPTs", "extrapolated"),
+        ("gpt2", "--activation relu", "Ranges extrapolated from public GPTs", "held"),
+        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from public GPTs", "held"),
+        ("olmoe-1b-7b", "", "Ranges held for 24 sampled networks with experts", "extrapolated"),
+        ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
+        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
+        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
+        ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "no advisable", "embedding_scale"),
     ],
 )
-def test_a_card_claims_no_more_than_is_known(arguments, said, unsaid, capsys):
-    card = " ".join(found(capsys, *arguments)["card"]["lines"])
+def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys):
+    card = " ".join(found(capsys, "--like", model, *_TINY, *flags.split())["card"]["lines"])
     assert said in card and unsaid not in card
-
-
-def test_no_evidence_for_a_file_with_ignored_keys(capsys, tmp_path):
-    (path := tmp_path / "config.json").write_text(json.dumps(PLAIN | {"n_unknown": 3}))
-    card = " ".join(found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"])
-    assert card.startswith("NOT THE WHOLE MODEL") and "Ranges" not in card
 
 
 def test_a_negative_critical_rate_is_unknown(capsys, monkeypatch):
@@ -182,9 +172,7 @@ def test_a_negative_critical_rate_is_unknown(capsys, monkeypatch):
         name: replace(step, curvature=-step.curvature) for name, step in whole(*given, **how).items()
     })  # fmt: skip
     lines = found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
-    assert (
-        "Critical learning rate in step 1: unknown: the estimate from 64 tokens is negative for this network" in lines
-    )
+    assert any("in step 1: unknown: the estimate from 64 tokens is negative for this network" in line for line in lines)
 
 
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
@@ -193,6 +181,9 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     path.write_text(json.dumps(PLAIN | {"architectures": ["GPT2ForSequenceClassification"]}))
     card = " ".join(found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"])
     assert "GPT2ForSequenceClassification (its loss is about outputs for a whole sequence)" in card
+    path.write_text(json.dumps(PLAIN | {"n_unknown": 3}))
+    card = " ".join(found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"])
+    assert card.startswith("NOT THE WHOLE MODEL") and "Ranges" not in card
     path.write_text(json.dumps({"model_type": "t5", "d_model": 64, "num_layers": 2, "num_decoder_layers": 1} | OF_T5))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert "2 encoder and 1 decoder layer, width 64" in lines[0]
