@@ -1,5 +1,6 @@
 """Find the last matrix of each residual branch by its usual name, and measure the effect of smaller initial values."""
 
+import numpy as np
 import torch
 
 from simulate.modules.factories import Made
@@ -11,9 +12,15 @@ _ENDS = (
     "attention.dense", "output.dense",
 )  # fmt: skip
 
+_SCALED, _UNEXPLAINED = 1.5, 0.9
+"""A matrix has the factor if its root mean square is at most 1.5/sqrt(2L) times the layer's median one.
+
+The factor 1/sqrt(2l) of layer l gives 1.41 in the middle layer. The ratio must also be below 0.9 times the ratio that
+entries of variance 1/fan-in explain."""
+
 
 def branch_ends(part: LayerList) -> tuple[str, ...]:
-    """Return the names of the parameters that end a residual branch, such as the MLP's second matrix.
+    """Return the last matrices of residual branches, such as the MLP's second one, that lack the factor 1/sqrt(2L).
 
     Args:
         part: the list of layers.
@@ -21,11 +28,19 @@ def branch_ends(part: LayerList) -> tuple[str, ...]:
     Returns:
         The names within a layer; empty if layers have different ones or no such name is known.
     """
-    names = [
-        tuple(name for name, parameter in layer.named_parameters() if parameter.ndim == 2 and ends_branch(name))
-        for layer in part.layers
-    ]
-    return names[0] if names and all(of_layer == names[0] for of_layer in names) else ()
+    layers = [{name: p for name, p in layer.named_parameters() if p.ndim == 2} for layer in part.layers]
+    names = [tuple(filter(ends_branch, layer)) for layer in layers]
+    if not all(names) or any(of_layer != names[0] for of_layer in names):
+        return ()
+    ratios = []
+    for layer in layers:
+        sizes = {name: float(parameter.detach().float().square().mean()) ** 0.5 for name, parameter in layer.items()}
+        others = float(np.median([size for name, size in sizes.items() if name not in names[0]] or 0.0))
+        ratios.append([sizes[name] / max(others, 1e-30) for name in names[0]])
+    fans = [(min(layers[0][name].shape) / max(layers[0][name].shape)) ** 0.5 for name in names[0]]
+    limits = [min(_SCALED * (2 * len(layers)) ** -0.5, _UNEXPLAINED * fan) for fan in fans]
+    lacking = np.median(ratios, axis=0) > limits
+    return tuple(name for name, lacks in zip(names[0], lacking, strict=True) if lacks)
 
 
 def ends_branch(name: str) -> bool:
