@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 
 from checks.first_step import first_step
@@ -52,7 +53,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     path.write_text(json.dumps(config))
     model = ("--config", str(path), "--patterns", "4")
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
-    card, table, line = whole["card"]["lines"], whole["prediction"], batch["line"]
+    card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
     assert f"64 sequences of {batch['stack']['tokens']} tokens (--tokens N), Zipf's law" in "\n".join(card)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
@@ -72,9 +73,13 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
     ends = [float(number) for number in re.findall(r"([\d.]+)x", value_of(card, "AdamW, Muon"))][-2:]
     assert ends == pytest.approx([min(printed.values()), max(printed.values())])
-    energy = by_layer(table, "hidden_energy")
+    energy, products = (by_layer(batch["layers"], name) for name in ("hidden_energy", "token_correlation"))
     stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
     assert value_of(card, "residual stream").startswith(stream)
+    every_token = stack_from_config(path, tokens=16)[0]
+    texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
+    assert energy == pytest.approx(texts["hidden_energy"], rel=0.05)
+    assert products == pytest.approx(texts["token_correlation"], rel=0.15)
     narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
     entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
