@@ -4,6 +4,8 @@ Weights of S sequences with r rows each are blocks (..., S, r, r). In the whole 
 between sequences are 0.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from theory.mean_field.kernels import Array
@@ -73,7 +75,7 @@ def after(matrix: Array, blocks: Array) -> Array:
     return _beside(_by_columns(matrix, blocks.shape[-3]) @ blocks)
 
 
-def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:
+def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: Sequence[int] | None = None) -> Array:
     """Return A M Bᵀ for block-diagonal matrices A and B and a matrix M, averaged over heads and samples.
 
     The shape is (batch, S r, S r).
@@ -82,10 +84,14 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = F
         first: blocks A.
         middle: M.
         other: blocks B.
-        inside: whether only the blocks of a sequence with itself are computed, with zeros elsewhere.
+        shifts: cyclic diagonals whose blocks are computed, with zeros elsewhere; None for all. 0 has the blocks of a
+            sequence with itself.
     """
-    if inside:
-        return whole((first @ within(middle, first.shape[-3]) @ other.mT).mean((1, 2)))
+    if shifts is not None:
+        columns, sequences = other.mT, first.shape[-3]
+        blocks = (first @ within(middle, sequences, k) @ np.roll(columns, -k, -3) for k in shifts)
+        parts = [whole(block.mean((1, 2)), k) for k, block in zip(shifts, blocks, strict=True)]
+        return np.asarray(sum(parts)) if parts else np.zeros((len(middle), *middle.shape[-2:]))
     left = _by_columns(before(first, middle), first.shape[-3])
     shape = np.broadcast_shapes(left.shape[:4], other.shape[:4])
     # Heads and samples are summed in one product.

@@ -105,7 +105,7 @@ class GroupedPatterns:
         once, twice = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], words.of_two))
         if back:
             once, twice, alike = once.mT, twice.mT, alike[np.ix_(tokens.probes, tokens.probes)]
-        inside = mean_sandwich(twice, kernel, twice, inside=True)
+        inside = mean_sandwich(twice, kernel, twice, shifts=[0])
         return np.where(alike, inside, mean_sandwich(once, kernel, once))
 
 
