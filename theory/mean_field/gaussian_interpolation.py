@@ -133,7 +133,7 @@ def _coefficients(function: PairFunction, low: float, high: float, count: int, a
 @lru_cache(maxsize=64)
 def _to_coefficients(count: int) -> Array:
     """Return the matrix from values at Chebyshev points to coefficients of Chebyshev polynomials."""
-    return np.linalg.inv(chebvander(chebpts1(count), count - 1))
+    return np.asarray(np.linalg.inv(chebvander(chebpts1(count), count - 1)), dtype=np.float64)
 
 
 def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
