@@ -76,8 +76,7 @@ def predict_stack(
     chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
     began = time.thread_time()
     prediction = None if chosen is None else predicted(chosen)
-    pace = 1.0 if chosen is None else (time.thread_time() - began) / chosen.cost.seconds
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget, pace)
+    slopes, evener, evening = _further(chosen if further else None, prediction, budget, time.thread_time() - began)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -93,8 +92,7 @@ def predict_stack(
         "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
     }  # fmt: skip
     return Result(
-        about=title(stack),
-        tables=Frames({"prediction": table}),
+        about=title(stack), tables=Frames({"prediction": table}),
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
@@ -118,14 +116,15 @@ def predict_stack(
 
 
 def _further(
-    chosen: Way | None, prediction: Prediction | None, budget: Budget, pace: float
+    chosen: Way | None, prediction: Prediction | None, budget: Budget, seconds: float
 ) -> tuple[Any, Remedy | None, str]:
     """Return the exponents, and the change that evens out the layers as an object and as text.
 
-    `pace` is the time that the prediction took divided by its estimate.
+    The prediction took so many seconds.
     """
     if chosen is None or prediction is None:
         return None, None, ""
+    pace = seconds / chosen.cost.seconds
     slopes = _exponents(chosen, prediction, budget, pace)
     return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen, pace)
 

@@ -97,14 +97,14 @@ def _interpolated(function: PairFunction, variances: Array, correlation: Array, 
     """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     low, high = (round(end, _DIGITS) for end in _range(variances))
     n = variances.shape[-1]
-    of_entries = variances.reshape(-1, n)
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
     values, together = np.empty(turns.shape), max(1, _AT_ONCE // n**2)
+    # Large polynomials are not kept.
+    polynomials = _polynomials if n**2 <= _AT_ONCE else _polynomials.__wrapped__
     for start in range(0, len(turns), together):
         part = slice(start, start + together)
-        at = function, low, high, count, angles, of_entries[part].tobytes(), n
-        polynomials = _polynomials(*at) if n**2 <= _AT_ONCE else _polynomials.__wrapped__(*at)
-        values[part] = chebval(turns[part], polynomials, tensor=False)
+        of_pairs = polynomials(function, low, high, count, angles, variances.reshape(-1, n)[part].tobytes(), n)
+        values[part] = chebval(turns[part], of_pairs, tensor=False)
     return values.reshape(correlation.shape)
 
 
@@ -113,10 +113,9 @@ def _polynomials(
     function: PairFunction, low: float, high: float, count: int, angles: int, variances: bytes, n: int
 ) -> Array:
     """Return the coefficients of the angle for all pairs of n variances per entry, (angles + 1, entries, n, n)."""
-    coefficients = _coefficients(function, low, high, count, angles)[:, None]
     places = np.log(np.frombuffer(variances).reshape(-1, n))
     powers = chebvander(2 * (places - low) / (high - low) - 1, count - 1)
-    return np.asarray(powers @ coefficients @ powers.mT)
+    return np.asarray(powers @ _coefficients(function, low, high, count, angles)[:, None] @ powers.mT)
 
 
 @lru_cache(maxsize=256)
@@ -126,14 +125,8 @@ def _coefficients(function: PairFunction, low: float, high: float, count: int, a
     # Of opposite signs exactly, whose pair functions are to be had together.
     cosines = (np.cos(around) - np.cos(around)[::-1]) / 2
     table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), cosines)
-    along, turned = (_to_coefficients(k) for k in (count, angles + 1))
+    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
     return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
-
-
-@lru_cache(maxsize=64)
-def _to_coefficients(count: int) -> Array:
-    """Return the matrix from values at Chebyshev points to coefficients of Chebyshev polynomials."""
-    return np.asarray(np.linalg.inv(chebvander(chebpts1(count), count - 1)), dtype=np.float64)
 
 
 def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:

@@ -4,8 +4,6 @@ Weights of S sequences with r rows each are blocks (..., S, r, r). In the whole 
 between sequences are 0.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from theory.mean_field.kernels import Array
@@ -75,7 +73,7 @@ def after(matrix: Array, blocks: Array) -> Array:
     return _beside(_by_columns(matrix, blocks.shape[-3]) @ blocks)
 
 
-def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: Sequence[int] | None = None) -> Array:
+def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: range | None = None) -> Array:
     """Return A M Bᵀ for block-diagonal matrices A and B and a matrix M, averaged over heads and samples.
 
     The shape is (batch, S r, S r).
@@ -88,10 +86,8 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: Sequence
             sequence with itself.
     """
     if shifts is not None:
-        columns, sequences = other.mT, first.shape[-3]
-        blocks = (first @ within(middle, sequences, k) @ np.roll(columns, -k, -3) for k in shifts)
-        parts = [whole(block.mean((1, 2)), k) for k, block in zip(shifts, blocks, strict=True)]
-        return np.asarray(sum(parts)) if parts else np.zeros((len(middle), *middle.shape[-2:]))
+        blocks = (first @ within(middle, first.shape[-3], k) @ np.roll(other.mT, -k, -3) for k in shifts)
+        return np.asarray(sum(whole(each.mean((1, 2)), k) for k, each in zip(shifts, blocks, strict=True)))
     left = _by_columns(before(first, middle), first.shape[-3])
     shape = np.broadcast_shapes(left.shape[:4], other.shape[:4])
     # Heads and samples are summed in one product.

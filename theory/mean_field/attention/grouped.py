@@ -6,7 +6,6 @@ sequence separately.
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -144,9 +143,9 @@ class GroupedAttention:
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         leaning_term = self._leaning_term(tokens, patterns, varying)
-        kernels = _of_each(kernel), _of_each(smooth)
+        kernels = kernel[:, None, None], smooth[:, None, None]
         attended = attended + tokens.coincident_terms(
-            *kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2)
+            *kernels, extra[:, None, None], patterns.own, patterns.own, mean=(1, 2)
         )
         return Attended(gain(self.stack, "WV") * (attended + leaning_term), leaning_term, varying, of_words)
 
@@ -278,13 +277,12 @@ class GroupedAttention:
 
         The weights of a row have the sum 1, so that only differences between its logits change them.
         """
-        pairs, mine = parts[:3], parts[3]
-        same = [self._of_same_place(tokens, patterns, above, mine, shift) for shift in range(tokens.sequences)]
-        to_keys = self._at_every_key(tokens, patterns, above, pairs, same)
+        same = [self._of_same_place(tokens, patterns, above, parts[3], shift) for shift in range(tokens.sequences)]
+        to_keys = self._at_every_key(tokens, patterns, above, parts[:3], same)
         if not self.stack.logit_softcap and not self.stack.rotary:
             return tokens.centred(to_keys)
         if not self.stack.logit_softcap and patterns.words is not None:
-            unturned = self._at_every_key(tokens, patterns, above, pairs, same, rotates=False)
+            unturned = self._at_every_key(tokens, patterns, above, parts[:3], same, rotates=False)
             return to_keys - _turning(self.stack, tokens) * (unturned - tokens.centred(unturned))
         return to_keys
 
@@ -325,13 +323,17 @@ class GroupedAttention:
         """
         (of_one, subtracted, of_group), words = parts, patterns.words
         met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
-        others = None if words is None else range(1, tokens.sequences)
-        between = self._at_keys(tokens, patterns, above, of_group, of_group, shifts=others, rotates=rotates)
+        between = self._at_keys(
+            tokens, patterns, above, of_group, of_group, rotates=rotates,
+            shifts=None if words is None else range(1, tokens.sequences),
+        )  # fmt: skip
         if words is not None:
             # Of two keys in one sequence, which holds both.
             of_both = of_group.copy()
             of_both[..., words.tokens.one.probes] *= words.changes
-            between += self._at_keys(tokens, patterns, above, of_both, of_both, shifts=[0], rotates=rotates)
+            between = between + self._at_keys(
+                tokens, patterns, above, of_both, of_both, shifts=range(1), rotates=rotates
+            )
         kernel = with_diagonal(between - met - met.mT, same_places[0])
         for (place, same), product in zip(tokens.same_places(), same_places[1:], strict=True):
             kernel[..., place, same] = product
@@ -474,7 +476,7 @@ class GroupedAttention:
         layout, sequences = tokens.one, tokens.sequences
         own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
         slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
-        gradients = changed @ patterns.keys_of(sequences) - deviation * attended
+        gradients = changed @ rows(patterns.mean_keys, sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
         if (words := patterns.words) is not None:
@@ -499,7 +501,7 @@ class GroupedAttention:
 
     def _at_keys(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array, *,
-        shifts: Sequence[int] | None = None, rotates: bool = True,
+        shifts: range | None = None, rotates: bool = True,
     ) -> Array:  # fmt: skip
         """Return Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, averaged over heads and samples, with q_i rotated as seen from key j.
 
@@ -568,11 +570,6 @@ class GroupedAttention:
         part = before(a1.mT, after(of_first, a) * u - after(of_first * w, a)).mean((1, 2))
         at_keys = mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT
         return at_queries * turning, at_keys * turning
-
-
-def _of_each(array: Array) -> Array:
-    """Return an array with axes for heads and samples after the batch axis."""
-    return array[:, None, None]
 
 
 def _mean_products(vectors: Array) -> Array:
