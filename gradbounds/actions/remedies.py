@@ -69,7 +69,9 @@ class Remedy:
         )
 
 
-def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
+def remedy(
+    stack: Stack, table: Columns, budget: Budget, own: Way | None = None, pace: float = 1.0
+) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
@@ -81,13 +83,14 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
         table: theory's `layer_table` of the network.
         budget: limits of time and memory.
         own: the way in which the network itself was predicted.
+        pace: the time that this took divided by its estimate.
     """
     here = furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    seconds, pace = (own.cost.seconds, own.pace) if own else (0.0, 1.0)
+    seconds = own.cost.seconds if own else 0.0
     limit = replace(
         budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
     )
