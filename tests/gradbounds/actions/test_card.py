@@ -163,7 +163,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
-    path.write_text(json.dumps(PLAIN | {"n_positions": 64, "tie_word_embeddings": True, "initializer_range": 0.05}))
+    path.write_text(json.dumps(PLAIN | {"n_positions": 32, "tie_word_embeddings": True, "initializer_range": 0.05}))
     model = ("--config", str(path), "--patterns", "4")
     found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
     after, too_sure = found_here["compared"]
@@ -177,7 +177,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert after["numbers"]["W2, layer 1 / layer 2"] == pytest.approx(ends[0] / ends[-1])
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Step 1 of gpt2, for 64 sequences of 64 tokens, Zipf's law, before and after the change\n")
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 32 tokens, Zipf's law, before and after the change\n")
     assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
-    stack = stack_from_config(path, tokens=64, embedding_scale=1e6)[0]
+    stack = stack_from_config(path, tokens=32, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
