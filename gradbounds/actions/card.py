@@ -81,11 +81,10 @@ _SUBSTITUTE = (
     "unknown.\nYour own module: gradbounds probe FILE:NAME"
 )
 _EVENED = "if you use SGD"
-# Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
+# Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
-_EXPERTS = "in 24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
+_EXPERTS = "24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
@@ -265,7 +264,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
     critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
     if min(critical.values()) <= 0.0:
-        return {"no_rule": f"unknown, as sampling errors exceed the decrease of the loss: {_RATE_VIEW}"}
+        return {"no_rule": f"unknown: the estimate from {soon[0]} tokens is negative for this network"}
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
@@ -392,7 +391,9 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
 def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
     """Compare the layers, in the batch of step 1 if it is known."""
     run = None if first is None else first.result
-    of_step = () if run is None else (_interpolated(run.columns("layers")), "in step 1")
+    of_step = () if run is None else (
+        _interpolated(run.columns("layers")), "in step 1", run.values["gradient_norm"] ** 2,
+    )  # fmt: skip
     lines = layer_lines(stack, table, *of_step)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
@@ -461,13 +462,11 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     """State the error to expect and its evidence, and the parts that were not tested or are omitted."""
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
-        is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
-        where = (
-            f"as {_EXPERTS}" if has_experts(stack) else f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
-        )
-        by_batch = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
-        matrices = f"kinds of matrices within 5%{by_batch}, as {_SAMPLED}"
-        expected = f"Expect loss and norm in these ranges, {where}{f'; {matrices}' * is_sampled}"
+        is_sampled = stack.placement == "pre" and stack.activation in _UNITS
+        expected = f"Ranges {'held for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        if has_experts(stack):
+            wider = f"extrapolated to width {stack.width} from" if stack.width > 512 else "held for"
+            expected = f"Ranges {wider} {_EXPERTS}; theory's error is of order layers / width"
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
         expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"

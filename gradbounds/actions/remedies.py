@@ -175,7 +175,7 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
             if times > 1.0:
                 yield f"embedding's output times {times:.3g}, its tied matrix unchanged", {"embedding_scale": scale}
         if stack.embeddings != "tied":
-            yield f"embeddings of standard deviation {larger:g}", {"embedding_scale": larger}
+            yield "larger embeddings", {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

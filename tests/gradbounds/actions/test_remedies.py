@@ -60,7 +60,7 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "deviation 10: within 1.02x, same loss; --compare embedding_scale=10 Critical" in said
+    assert "larger embeddings: within 1.02x, same loss; --compare embedding_scale=10 Critical" in said
     assert main(["predict", "--placement", "pre", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
 
