@@ -211,7 +211,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
-    path.write_text(json.dumps(PLAIN | {"n_positions": 64, "tie_word_embeddings": True, "initializer_range": 0.05}))
+    path.write_text(json.dumps(PLAIN | {"n_positions": 32, "tie_word_embeddings": True, "initializer_range": 0.05}))
     model = ("--config", str(path), "--patterns", "4")
     found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
     after, too_sure = found_here["compared"]
@@ -225,11 +225,11 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Step 1 of gpt2, for 64 sequences of 64 tokens, Zipf's law, before and after the change\n")
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 32 tokens, Zipf's law, before and after the change\n")
     assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
-    assert main(["predict", *model, "--compare", "depth=3", "tokens=32"]) == 0
+    assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Step 1 of gpt2, for 64 sequences of 64 and 32 tokens") and "unknown" not in said
-    assert said.endswith("by\n  --depth 3 --tokens 32 --batch 64 --learning-rate 1e-4\n")
-    stack = stack_from_config(path, tokens=64, embedding_scale=1e6)[0]
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 32 and 16 tokens") and "unknown" not in said
+    assert said.endswith("by\n  --depth 3 --tokens 16 --batch 64 --learning-rate 1e-4\n")
+    stack = stack_from_config(path, tokens=32, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
