@@ -454,7 +454,7 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
                     for name, value in change.values.items())  # fmt: skip
     before, after = change.losses
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    loss += f", norm {change.norm:.3g}" if change.norm else f" (one sequence of {tokens} tokens)" * bool(run)
+    loss += f", norm {change.norm:.3g}" if change.norm else f" (for {tokens} tokens)" * bool(run)
     within = f"within {change.first_over_last:.3g}x (now {float(f'{here:.2g}'):g}x)"
     return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {within}, {loss}; --compare {flag}")]
 
