@@ -234,18 +234,16 @@ class _Positions:
         tail, labelled = max(float(ranked[top:].sum()), np.finfo(float).tiny), others % 2 == 0
         words = top + np.searchsorted(np.cumsum(ranked[top:]) / tail, (others + 0.5) / len(others))
         words = np.minimum(np.maximum.accumulate(words - others) + others, len(ranked) - len(others) + others)
-        own, have = min(tail, labelled.sum() / of_batch), labelled.sum()
+        in_batch, have = min(tail, labelled.sum() / of_batch), labelled.sum()
         parts = (
             np.where(labelled, tail / have, 0.0),
-            np.where(labelled, own / have, (tail - own) / max(1, len(others) - have)),
+            np.where(labelled, in_batch / have, (tail - in_batch) / max(1, len(others) - have)),
             np.full(len(others), tail / len(others)),
         )
         order, words = generator.permutation(count), np.concatenate([np.arange(top), words])
         masses, shares, keys = (np.concatenate([ranked[:top], part])[order] for part in parts)
-        seen = np.full(count, stack.tokens)
-        if stack.mask == "causal":
-            seen = np.ceil((np.arange(count) + 0.5) / count * stack.tokens).astype(int)
-        seen = np.minimum(seen, stack.window or stack.tokens)
+        places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
+        seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
         attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
         return cls(words[order], masses, shares, labels, attention / attention.sum(-1, keepdims=True))
@@ -256,13 +254,11 @@ class _Positions:
     ) -> Self:  # fmt: skip
         """Represent a batch by positions of one sequence whose token ids differ, half of them with labels."""
         labelled = (np.arange(count) % 2 == 0) | (count == of_batch)
-        have = int(labelled.sum())
-        own = min(1.0, have / of_batch) if have < count else 1.0
-        chance = (frequencies + 1e-12) / (frequencies + 1e-12).sum()
+        have, chance = int(labelled.sum()), (frequencies + 1e-12) / (frequencies + 1e-12).sum()
         return cls(
             generator.choice(stack.vocab, count, replace=False, p=chance) if holds_words(stack) else np.arange(count),
             labelled / have,
-            np.where(labelled, own / have, (1.0 - own) / max(1, count - have)),
+            np.where(labelled, 1.0 / of_batch, (1.0 - have / of_batch) / max(1, count - have)),
             np.full(count, max(1, round(of_batch / have))),
             equal_weights(replace(stack, tokens=count), count),
         )
@@ -290,8 +286,7 @@ class _Represented:
         """Solve a network with few positions, and sample logits and labels of random networks."""
         n = len(chosen.words)
         few, law = replace(stack, tokens=n, sequences=1), frequencies
-        repeats = len(np.unique(chosen.words)) < n
-        inputs = word_inputs(few, np.append(chosen.words, 0)[None]) if repeats else None
+        inputs = word_inputs(few, np.append(chosen.words, 0)[None]) if len(np.unique(chosen.words)) < n else None
         solution = TwoPassSolution.of(few, seed, _SAMPLES, inputs, chosen.attention)
         count, tied = networks or int(np.clip(_NUMBERS // (n * few.vocab), _LEAST, _MOST)), holds_words(few)
         if tied:  # the first classes are the words of the positions
@@ -371,7 +366,5 @@ def seconds_of(stack: Stack) -> float:
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:
     """Return the frequencies of labels in descending order, (V,)."""
-    frequencies = np.zeros(vocab)
     known = np.sort(law.frequencies)[::-1][:vocab]
-    frequencies[: len(known)] = known / known.sum()
-    return frequencies
+    return np.pad(known / known.sum(), (0, vocab - len(known)))
