@@ -64,8 +64,8 @@ def layer_lines(
         load = stream["expert_load_max"]
         lines.append(
             card_row(
-                "experts", f"the fullest takes {load[0]:.0%} of {tokens_text(stack)} (--tokens N) in layer 1, "
-                f"{load[-1]:.0%} in the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
+                "experts", f"of {tokens_text(stack)}, the fullest takes {load[0]:.0%} in layer 1, {load[-1]:.0%} in "
+                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -111,7 +111,7 @@ def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]
     counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
     return {
         name: norms
-        for name, norms in profiles(table, value).items()
+        for name, norms in profiles(_interpolated(table, value), value).items()
         if name.startswith("grad_") and len(norms) == counts[name] > 1
     }
 
@@ -209,18 +209,24 @@ def relative_updates(
 def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
     """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
 
-    An encoder's matrices are left out.
+    Matrices of an encoder, or with a first or last norm lost in the error of sampling, are left out.
 
     Args:
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    layers = {name: of for name, of in profiles(table, value).items() if "grad_" in name}
-    return {
-        name: float(of[0] / of[-1])
-        for name, of in layers.items()
-        if not name.startswith("encoder_") and len(of) > 1 and of.min() > 0
-    }
+    layers = _whole_profiles(table, value)
+    return {name: float(of[0] / of[-1]) for name, of in layers.items() if of.min() > 0}
+
+
+def _interpolated(norms: Columns, value: str) -> Columns:
+    """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
+    names, within = np.asarray(norms["quantity"]), np.array(norms[value])
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero(names == name)
+        if (known := rows[~np.isnan(within[rows])]).size:
+            within[rows] = np.interp(rows, known, within[known], left=np.nan, right=np.nan)
+    return {**norms, value: within}
 
 
 def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:

@@ -107,7 +107,7 @@ def with_cosines(table: Columns) -> dict[str, NDArray[Any]]:
             square = square[np.searchsorted(layers[square], layers[product])]  # known wherever the product is
             part = {name: column[product] for name, column in columns.items()}
             part["quantity"] = np.full(len(product), prefix + "cosine", dtype=object)
-            for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
+            for value, error in (("predicted", "predicted_sem"), ("mean", "sem"))[: 1 + ("mean" in columns)]:
                 of, off, over, off_over = (columns[name][at] for at in (product, square) for name in (value, error))
                 with np.errstate(divide="ignore", invalid="ignore"):
                     part |= {value: of / over, error: np.hypot(off, of / over * off_over) / over}  # of may be 0

@@ -182,7 +182,7 @@ def predict_batch(
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
-        about=title(stack), tables=Frames({"batch": table, "layers": layers}),
+        about=title(stack), tables=Frames({"batch": table, "layers": _with_stream(layers, scale.stream)}),
         values={
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -267,6 +267,13 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Colu
     return dict(
         zip(("quantity", "layer", "predicted", "predicted_sem"), map(np.array, zip(*rows, strict=True)), strict=True)
     )
+
+
+def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:
+    """Add the residual stream's numbers, whose sampling errors are omitted, to the gradient norms by layer."""
+    rows = ((name, layer, value, math.nan) for name, of in stream.items() for layer, value in enumerate(of, 1))
+    columns = zip(layers, zip(*rows, strict=True), strict=True)
+    return {name: np.append(layers[name], new) for name, new in columns}
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
