@@ -86,8 +86,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert value_of(card, "residual stream").startswith(stream)
     every_token = stack_from_config(path, tokens=16)[0]
     texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
-    assert energy == pytest.approx(texts["hidden_energy"], rel=0.05)
-    assert products == pytest.approx(texts["token_correlation"], rel=0.15)
+    assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
+        texts["token_correlation"], rel=0.15
+    )
     narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
     entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
