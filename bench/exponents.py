@@ -47,7 +47,7 @@ def sampled(stack: Stack, engine: Engine, device: str, seconds: float) -> Sample
 def exponents(sizes: Sequence[int], each: Sequence[Samples]) -> dict[str, dict[str, float]]:
     """Fit the exponent of every quantity in the last layer, next to the exponent of theory with the same weights.
 
-    Squared norms enter as root mean squares.
+    Squared norms enter as root mean squares. The errors are of sampling only; theory's widths are infinite.
     """
     rows = {}
     for name in sorted(set.intersection(*map(set, each))):  # the norm of the output matrix is the dense engine's only

@@ -16,9 +16,9 @@ from simulate.runs.sample import sample_block
 
 # The last part holds what is in no function above: LayerNorm, activations, sums, autograd, and what is recorded.
 REST = "elementwise and the rest"
-# Triangular solves are among the products: they are in one function with them. So are the normals of hidden units.
+# Triangular solves are among the products: they are in one function with them.
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "normals": [(RandomStreams, "fill_normal")],
+    "normals": [(RandomStreams, name) for name in ("fill_normal", "normal_part", "chi")],
     "Gram matrices": [(ConditionedEngine, "gram"), (GramEngine, "exact_gram")],
     "factorizations": [(conditioned, "factor"), (gram, "factor")],
     "products": [(kind, name) for kind in (ConditionedMap, DenseMap, Units) for name in ("forward", "pullback")],

@@ -27,7 +27,9 @@ _SIMPLE = 1 / 3
 _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
 
 
-def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: str = "") -> list[str]:
+def layer_lines(
+    stack: Stack, table: Columns, norms: Columns | None = None, of: str = "", whole: float = 0.0
+) -> list[str]:
     """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
@@ -35,6 +37,7 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         table: Its `layer_table`.
         norms: Norms of gradients that replace those of the table.
         of: A name of the batch of these norms.
+        whole: The squared gradient norm of all parameters, of which the share of WQ and WK is printed; 0 for none.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     stream = profiles(with_cosines(table), value)
@@ -52,7 +55,7 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
-        card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
+        card_row("by matrix", f"{_by_ratio(ratios, _share_of_scores(gradients, ratios, whole))}{each}"),
         card_row(
             "residual stream", f"mean square {sizes.format(energy[0], energy[-1], last)}{alike}"
         ),
@@ -61,8 +64,8 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         load = stream["expert_load_max"]
         lines.append(
             card_row(
-                "experts", f"the fullest takes {load[0]:.0%} of {tokens_text(stack)} (--tokens N) in layer 1, "
-                f"{load[-1]:.0%} in the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
+                "experts", f"of {tokens_text(stack)}, the fullest takes {load[0]:.0%} in layer 1, {load[-1]:.0%} in "
+                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -108,13 +111,25 @@ def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]
     counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
     return {
         name: norms
-        for name, norms in profiles(table, value).items()
+        for name, norms in profiles(_interpolated(table, value), value).items()
         if name.startswith("grad_") and len(norms) == counts[name] > 1
     }
 
 
-def _by_ratio(ratios: dict[str, float]) -> str:
-    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x"."""
+def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mapping[str, float], whole: float) -> str:
+    """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
+    scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
+    if len(scores) < 2 or not whole:
+        return ""
+    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / whole
+    return f" (both {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
+
+
+def _by_ratio(ratios: dict[str, float], of_scores: str) -> str:
+    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x".
+
+    The text `of_scores` follows the ratio of WK.
+    """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
         whose = next((words for roles, words in MATRICES.items() if role(name) in roles), "")
@@ -126,7 +141,8 @@ def _by_ratio(ratios: dict[str, float]) -> str:
         part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
         for part, texts in parts.items()
     }  # fmt: skip
-    return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
+    text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
+    return re.sub(r"(WK \S+x)", rf"\1{of_scores}", text, count=1)
 
 
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
@@ -151,11 +167,16 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = f"equal steps{' of layers and used experts' * bool(stack.experts)}"
-    steps = steps if over_layers < 1 + FLAT else f"steps up to {over_layers:.2g}x apart, relative to initial entries"
+    of_what = " of layers and used experts" * bool(stack.experts)
+    steps = f"equal steps{of_what} whatever these ratios are, so theory gives no reason for a change"
+    if over_layers >= 1 + FLAT:
+        steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, whatever these ratios are"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    adamw = f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
+    included = ", and its critical rate includes that" * (not stack.experts)
+    adamw = (
+        f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}{included}"
+    )
     return [
         card_row("AdamW, Muon", adamw),
         card_row(
@@ -188,18 +209,23 @@ def relative_updates(
 def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
     """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
 
-    An encoder's matrices are left out.
+    Matrices of an encoder, or with a first or last norm lost in the error of sampling, are left out.
 
     Args:
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    layers = {name: of for name, of in profiles(table, value).items() if "grad_" in name}
-    return {
-        name: float(of[0] / of[-1])
-        for name, of in layers.items()
-        if not name.startswith("encoder_") and len(of) > 1 and of.min() > 0
-    }
+    return {name: float(of[0] / of[-1]) for name, of in _whole_profiles(table, value).items() if of.min() > 0}
+
+
+def _interpolated(norms: Columns, value: str) -> Columns:
+    """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
+    names, within = np.asarray(norms["quantity"]), np.array(norms[value])
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero(names == name)
+        if (known := rows[~np.isnan(within[rows])]).size:
+            within[rows] = np.interp(rows, known, within[known], left=np.nan, right=np.nan)
+    return {**norms, value: within}
 
 
 def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
@@ -258,6 +284,9 @@ def share_row(squares: Mapping[str, float], stack: Stack, table: Columns, norms:
 def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
     """Explain why one kind of matrix has a much larger gradient norm than another; "" if there is no simple reason.
 
+    Without a simple reason, both factors are stated, for the first matrix whose squared norm is at least 2.25 times
+    smaller. The bias of WK has no gradient, since it moves all scores of a query equally.
+
     A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
     gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
     weights g_i·g_j. A factor counts as the reason if its ratio for two matrices is their ratio of squared norms to a
@@ -274,6 +303,7 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
         return ""
     known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
     least = _SMALL * sum(square for name, square in squares.items() if "_" not in name)
+    both = ""
     for other in known[1:]:
         if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
             continue
@@ -286,4 +316,9 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
             return card_row(f"why {known[0]}", reason)
-    return ""
+        if not both and other != "WK":
+            factors = (ratio, by_gradient, ratio / by_gradient)
+            whole, first, second = (f"{float(f'{factor:.2g}'):g}x" for factor in factors)
+            both = f"its squared norm is {whole} {other}'s: {first} by the gradient at its output"
+            both += f", times {second} by its inputs"
+    return card_row(f"why {known[0]}", both) if both else ""

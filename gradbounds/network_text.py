@@ -61,7 +61,7 @@ def network_lines(
     if has_theory:
         lines += [
             f"Large-width theory: root mean square of gradient norms over random networks, for {sequences_text(stack)}",
-            *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table),
+            *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(stack, table),
             *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else []), "",
             *sampled_lines(stack, table), *trust_lines(stack, evidence),
         ]  # fmt: skip
@@ -107,7 +107,7 @@ def with_cosines(table: Columns) -> dict[str, NDArray[Any]]:
             square = square[np.searchsorted(layers[square], layers[product])]  # known wherever the product is
             part = {name: column[product] for name, column in columns.items()}
             part["quantity"] = np.full(len(product), prefix + "cosine", dtype=object)
-            for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
+            for value, error in (("predicted", "predicted_sem"), ("mean", "sem"))[: 1 + ("mean" in columns)]:
                 of, off, over, off_over = (columns[name][at] for at in (product, square) for name in (value, error))
                 with np.errstate(divide="ignore", invalid="ignore"):
                     part |= {value: of / over, error: np.hypot(off, of / over * off_over) / over}  # of may be 0
@@ -138,7 +138,7 @@ def _omitted(depth: int) -> str:
     return f"  The table shows {len(_doubled(depth))} of {depth} layers; --all prints every layer."
 
 
-def _legend(table: Columns) -> list[str]:
+def _legend(stack: Stack, table: Columns) -> list[str]:
     plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
     of = [
         f"{', '.join(role for role in roles if role in plain)} {whose}"
@@ -146,8 +146,9 @@ def _legend(table: Columns) -> list[str]:
         if plain & set(roles)
     ]
     cosine = "; cosine: mean cosine between two tokens" if "cosine" in set(table["quantity"]) else ""
+    where = "before the layer's last norm" if stack.composition.stream_norm else "after the layer"
     return [
-        f"  |x|^2/d: mean square of the residual stream after the layer (d: width){cosine}.",
+        f"  |x|^2/d: mean square of the residual stream {where} (d: width){cosine}.",
         *([f"  dL/dW: norm of the loss gradient of a matrix: {'; '.join(of)}."] if of else []),
     ]
 

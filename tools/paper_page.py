@@ -41,7 +41,7 @@ def page(committed: Sequence[Results]) -> str:
         .render(
             claims=claims,
             commands=list(dict.fromkeys(shown_command(results.made_by) for results in committed)),
-            in_short={size: _by_word(by_claim) for size, by_claim in sorted(by_size.items(), key=itemgetter(0))},
+            in_short={size: _by_word(size, by_claim) for size, by_claim in sorted(by_size.items(), key=itemgetter(0))},
             factors=_factors([v for v in rows if v.claim == "T1" and not v.relaxed]),
             at_paper_width={TITLES[name]: significant(looseness(bound_stack(name, PAPER_WIDTH))) for name in PAPER},
         )
@@ -76,12 +76,16 @@ def _kind(v: Verdict) -> tuple[Subject, str]:
     return replace(subject, held=tuple(pair for pair in subject.held if pair[0] not in "dL")), v.relaxed
 
 
-def _by_word(by_claim: Mapping[str, Sequence[Verdict]]) -> dict[str, list[str]]:
-    """Return the claims of each verdict; a claim with several is listed at the one that decides."""
-    claims: dict[str, list[str]] = {word: [] for word in DECIDING}
+def _by_word(size: str, by_claim: Mapping[str, Sequence[Verdict]]) -> dict[str, list[str]]:
+    """Return the claims of each verdict; a claim with several is listed at the one that decides.
+
+    At another size than the paper's, a claim that fails in some rows and holds in others is "mixed".
+    """
+    claims: dict[str, list[str]] = {word: [] for word in ("fails", "mixed", *DECIDING)}
     for name, verdicts in by_claim.items():
         if verdicts:
-            claims[deciding(verdicts).verdict].append(name)
+            mixed = size and {"fails", "holds"} <= {v.verdict for v in verdicts}
+            claims["mixed" if mixed else deciding(verdicts).verdict].append(name)
     return {word: names for word, names in claims.items() if names}
 
 

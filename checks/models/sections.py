@@ -102,7 +102,7 @@ def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
         energy = ends_of(frame)[part][0]
         # As `predict` has it, a remedy does half at least, of logarithms.
         if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
-            change = drawn_smaller(" and ".join(probed.ends))
+            change = drawn_smaller(" and ".join(probed.unscaled))
             lines[-1] += f" {remedy_line(change)}; mean squared activation then {times(smaller[-1] / smaller[0])}."
         lines += [theory.line() for theory in theories if theory.part == part]
     return lines

@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from gradbounds.actions.first_line import (
     norms_of_texts,
 )
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import Remedy, furthest, loss_of
-from gradbounds.budget import OverBudgetError, by_estimates
+from gradbounds.actions.remedies import EVEN, Remedy, furthest, loss_of, remedy, remedy_of_batch
+from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     UNEVEN,
@@ -42,7 +43,6 @@ from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.tied.text_output import OwnTokenError
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -53,11 +53,15 @@ BATCH = 64
 
 _LINES, _COLUMNS, _INDENT = 18, 118, " " * len(card_row("", ""))  # of the next lines of a long row
 
+_wrapped = partial(
+    textwrap.wrap, width=_COLUMNS, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
+)
+
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds by the estimate: at most of a deep network's batch, and of the critical rates.
-_MOST_SECONDS, _RATE_SECONDS = 15.0, 1.5
+# Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
+_MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 1.5, 2.5
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
@@ -81,11 +85,10 @@ _SUBSTITUTE = (
     "unknown.\nYour own module: gradbounds probe FILE:NAME"
 )
 _EVENED = "if you use SGD"
-# Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
+# Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
-_EXPERTS = "in 24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
+_EXPERTS = "24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
@@ -147,7 +150,9 @@ def model_card(
     asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
     coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
-    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
+    is_short = alone and not layers
+    fields = _quick(given, of, how | sampled, coarse=coarse) if is_short else given
+    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not is_short, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
@@ -155,6 +160,9 @@ def model_card(
     with by_estimates(), quietly():
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
+        change = (
+            _change_of_step(given, of, result, first, limits, coarse=coarse) if is_short else result.values["evened_by"]
+        )
     longest = None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
@@ -164,26 +172,32 @@ def model_card(
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
-        *_change_lines(given, of, table, first, result.values["evened_by"], result.values["sentences"], limits),
+        *_change_lines(table, None if first is None else first.result, change, stack.tokens),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = [
-        part
-        for line in lines
-        for part in textwrap.wrap(
-            line, _COLUMNS, subsequent_indent=_INDENT if line.startswith("  ") else "  ", break_on_hyphens=False,
-            drop_whitespace=True, replace_whitespace=False,
-        )
-    ]  # fmt: skip
+        part for line in lines for part in _wrapped(line, subsequent_indent=_INDENT if line.startswith("  ") else "  ")
+    ]
     lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
-    values = {"step_1": plain, "critical_rates": rates, "lines": lines}
+    card = {"step_1": plain, "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
         below += [] if first is None or first.result is None else ["", *first.result.lines]
-        below += [result.values["sentences"]["evened"]] if result.values["evened_by"] is None else []
-    return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
+        below += [result.values["sentences"]["evened"]] if change is None else []
+    return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
+
+
+def _quick(given: Mapping[str, Any], of: Description, how: Mapping[str, Any], *, coarse: bool) -> Mapping[str, Any]:
+    """Return the fields of a network, without a number of tokens if one sequence of so many tokens takes long."""
+    asked, budget = of.read(given)[0], Budget.of(how["max_time"], how["memory"])
+    if (
+        "tokens" not in given or gaps(asked, "prediction")
+        or chosen_way(asked, how["patterns"], budget, coarse=coarse).cost.seconds < _TABLE_SECONDS
+    ):  # fmt: skip
+        return given
+    return {name: value for name, value in given.items() if name != "tokens"}
 
 
 def at_context(
@@ -265,7 +279,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
     critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
     if min(critical.values()) <= 0.0:
-        return {"no_rule": f"unknown, as sampling errors exceed the decrease of the loss: {_RATE_VIEW}"}
+        return {"no_rule": f"unknown: the estimate from {soon[0]} tokens is negative for this network"}
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
@@ -366,7 +380,7 @@ def _run_lines(
     listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
     included += ", masking not" * any(note.field == "masked words" for note in first.result.values["notes"])
-    batch = first.result.columns()
+    batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss),
@@ -374,7 +388,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        share_row(squares, stack, table, first.result.columns("layers"), f"; all: --batch {BATCH}"),
+        share_row(squares, stack, norms, norms, f"; all: --batch {BATCH}"),
         *filter(None, [first.result.values["reason_of_largest"]]),
     ]  # fmt: skip
 
@@ -390,57 +404,62 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
 
 
 def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
-    """Compare the layers, in the batch of step 1 if it is known."""
-    run = None if first is None else first.result
-    of_step = () if run is None else (_interpolated(run.columns("layers")), "in step 1")
-    lines = layer_lines(stack, table, *of_step)
+    """Compare the layers, in the batch of step 1 if it is known; only experts are those of one sequence."""
+    if first is None or first.result is None:
+        lines = layer_lines(stack, table)
+    else:
+        norms, loads = first.result.columns("layers"), table["quantity"] == "expert_load_max"
+        stream = {name: np.append(norms[name], table[name][loads]) for name in norms}
+        lines = layer_lines(stack, stream, norms, "in step 1", first.result.values["gradient_norm"] ** 2)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
-def _interpolated(norms: Columns) -> Columns:
-    """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
-    names, within = np.asarray(norms["quantity"]), np.array(norms["predicted"])
-    for name in dict.fromkeys(names):
-        rows = np.flatnonzero(names == name)
-        if (known := rows[~np.isnan(within[rows])]).size:
-            within[rows] = np.interp(rows, known, within[known], left=np.nan, right=np.nan)
-    return {**norms, "predicted": within}
+def _change_of_step(
+    given: Mapping[str, Any], of: Description, single: Result, first: FirstStepOfRun | None, limits: Mapping[str, Any],
+    *, coarse: bool,
+) -> Remedy | None:  # fmt: skip
+    """Return one change that makes the layers of step 1 even.
+
+    Where batches take long, changes are tested for one sequence. If such a change has a tied matrix or makes layers
+    only partly even, it is also tested for the batch.
+    """
+    stack, table, run = single.values["stack"], single.columns(), None if first is None else first.result
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+        return None
+    if first is not None and run is not None:
+        search = partial(remedy_of_batch, Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run)
+        change, tested = search(**limits)
+        if tested:
+            return change
+    budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
+    change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
+    if change and run and (stack.embeddings == "tied" or change.first_over_last > EVEN):
+        change, _ = search(change, **limits)
+    return change
 
 
-def _change_lines(
-    given: Mapping[str, Any], of: Description, table: Columns, first: FirstStepOfRun | None, change: Remedy | None,
-    sentences: Mapping[str, Any], limits: Mapping[str, Any],
-) -> list[str]:  # fmt: skip
+def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tokens: int) -> list[str]:
     """Return one change that makes the layers even, with its effect and cost, or state that there is none.
 
-    Where step 1 is known and its layers are even, there is nothing to change.
+    Args:
+        table: one sequence's `layer_table`.
+        run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
+        change: the change.
+        tokens: number of tokens of the sequence.
     """
-    run = None if first is None else first.result
-    norms = table if run is None else run.columns("layers")
-    if furthest(norms) < UNEVEN:
+    here = furthest(table if run is None else run.columns("layers"))
+    if here < UNEVEN:
         return []
     if change is None:
-        none = "no advisable change does it, or the time was too short; --layers has the details"
-        return [card_row(_EVENED, none)] if sentences["evened"] else []
+        return [card_row(_EVENED, "no tested change of one setting makes the layers clearly more even (--compare)")]
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
-    (before, after), ratio, norm = change.losses, change.first_over_last, ""
-    if first is not None and run is not None and run.values["stack"].embeddings == "tied":
-        asked = Asked({**given, "tokens": first.tokens, **change.values}, first.text)
-        try:
-            with by_estimates(), quietly():
-                changed = quick_batch(asked, BATCH, of, **limits)
-                before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
-                norm = f", norm {changed.values['gradient_norm']:.3g}"
-        except OwnTokenError:
-            return [
-                card_row(_EVENED, f"no advisable change; with {flag}, the tied network predicts its own input token")
-            ]
-        except ValueError:  # no rule, or over the budget: the numbers of one sequence are printed
-            pass
-    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    evened = f"within {ratio:.3g}x{' (1 sequence)' * bool(run and not norm)}"
-    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {evened}, {loss}{norm}; --compare {flag}")]
+    before, after = change.losses
+    loss = (f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss") + (
+        f", norm {change.norm:.3g}" if change.norm else f" (one sequence of {tokens} tokens)" * bool(run)
+    )
+    within = f"within {change.first_over_last:.3g}x (now {float(f'{here:.2g}'):g}x)"
+    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {within}, {loss}; --compare {flag}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -461,13 +480,11 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     """State the error to expect and its evidence, and the parts that were not tested or are omitted."""
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
-        is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
-        where = (
-            f"as {_EXPERTS}" if has_experts(stack) else f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
-        )
-        by_batch = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
-        matrices = f"kinds of matrices within 5%{by_batch}, as {_SAMPLED}"
-        expected = f"Expect loss and norm in these ranges, {where}{f'; {matrices}' * is_sampled}"
+        is_sampled = stack.placement == "pre" and stack.activation in _UNITS
+        expected = f"Ranges {'held for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        if has_experts(stack):
+            wider = f"extrapolated to width {stack.width} from" if stack.width > 512 else "held for"
+            expected = f"Ranges {wider} {_EXPERTS}; theory's error is of order layers / width"
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
         expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"

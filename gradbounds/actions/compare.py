@@ -1,5 +1,6 @@
 """The view `gradbounds predict --compare` of a model: step 1 before and after a change, for the same batch of text."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,12 +50,15 @@ def compare_steps(
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     seconds = sum(_seconds(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
     of_text = _TEXTS.get(asked.text, f"text {asked.text}")
-    at = f"{sequences} sequence{'s' * (sequences > 1)} of {whole.tokens} tokens, {of_text}"
+    lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
+    at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
     with shown(f"comparing {len(each)} networks", seconds), by_estimates(), quietly():
         (before, why), *others = (_step(variant, sequences, of, limits) for variant in each.values())
+    if not before and not any(numbers for numbers, _ in others):
+        raise ValueError(f"{why}; --text {DISTINCT} compares networks for {_DIFFER}.")
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
     for changes, (after, reason) in zip([*each][1:], others, strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
@@ -63,9 +67,15 @@ def compare_steps(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
         ]
-    lines += ["", "Critical rates after a change were not compared with samples."] * any(
-        f"critical rate, {RATES['sgd']}" in numbers for numbers, _ in others
-    )
+    if asked.text not in (None, DISTINCT):
+        flags = " ".join(
+            f"--{name.replace('_', '-')} {value}" for name, _, value in (c.partition("=") for c in changes)
+        )
+        flags += f" --text {text}" * (text is not None)
+        lines += [
+            "", "Critical rates of the changed network, not compared with samples: replace --compare by",
+            f"  {flags} --batch {sequences} --learning-rate 1e-4",
+        ]  # fmt: skip
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
@@ -96,12 +106,12 @@ def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) 
         return {}, str(error).partition(", got ")[0]
     ratios = first_over_last(result.columns("layers")).items()
     numbers = {"loss": result.values["loss"], "gradient norm": result.values["gradient_norm"]}
-    numbers |= {f"{role(name)}, layer 1 / layer {stack.depth}": ratio for name, ratio in ratios}
+    numbers |= {f"{role(name)}, first / last layer": ratio for name, ratio in ratios}
     if asked.text is None or law_of(stack, asked.text) is None:
         return numbers, "critical rates, which require a text: --text english"
     rates = critical_rates(stack, asked.text, result)
     if "no_rule" in rates:
-        return numbers, f"critical rates, {rates['no_rule'].removeprefix('unknown, ')}"
+        return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', rates['no_rule'])}"
     return numbers | {f"critical rate, {title}": rates[name]["rate"] for name, title in RATES.items()}, ""
 
 

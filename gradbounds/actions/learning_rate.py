@@ -19,7 +19,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import Stack
 from theory.coverage import require
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, BatchStep, batch_steps, seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.stack.optimizers import Optimizer
 
@@ -98,10 +98,16 @@ def predict_rate(
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
-    solved_again = 2 * ("muon" in optimizers)  # its noise with the rank of a text, whole and alone
+    solved_again = 5 * ("muon" in optimizers)  # its noise with the rank of a text, and positions whose ids differ
     seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", seconds):
         by_name = batch_steps(stack, optimizers, batch, law)
+    if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
+        others = [name for name in optimizers if name not in failed]
+        raise ValueError(
+            f"the critical rate of {' and '.join(failed)} is unknown: its estimate from {POSITIONS} tokens is negative "
+            f"for this network{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
+        )
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])

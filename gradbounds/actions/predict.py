@@ -1,6 +1,7 @@
 """The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,8 +74,9 @@ def predict_stack(
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
+    began = time.thread_time()
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
+    slopes, evener, evening = _further(chosen if further else None, prediction, budget, time.thread_time() - began)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -90,8 +92,7 @@ def predict_stack(
         "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
     }  # fmt: skip
     return Result(
-        about=title(stack),
-        tables=Frames({"prediction": table}),
+        about=title(stack), tables=Frames({"prediction": table}),
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
@@ -114,12 +115,18 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
-    """Return the exponents, and the change that evens out the layers as an object and as text."""
+def _further(
+    chosen: Way | None, prediction: Prediction | None, budget: Budget, seconds: float
+) -> tuple[Any, Remedy | None, str]:
+    """Return the exponents, and the change that evens out the layers as an object and as text.
+
+    The prediction took so many seconds.
+    """
     if chosen is None or prediction is None:
         return None, None, ""
-    slopes = _exponents(chosen, prediction, budget)
-    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
+    pace = seconds / chosen.cost.seconds
+    slopes = _exponents(chosen, prediction, budget, pace)
+    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen, pace)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -186,8 +193,11 @@ def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> s
 
 
 def predicted(chosen: Way) -> Prediction:
-    """Predict a network; if a cheaper method than the requested one is used, report it before it starts."""
-    cost = chosen.measured
+    """Predict a network; if a cheaper method than the requested one is used, report it before it starts.
+
+    Only a prediction with a long estimate is worth a measurement of its time.
+    """
+    cost = chosen.measured if chosen.cost.seconds > LONG else chosen.cost
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
@@ -204,7 +214,7 @@ def _table_lines(
     ]  # fmt: skip
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
+def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:
     """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
@@ -216,7 +226,7 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
     cost = reduce(add, costs)
     if not soon.holds(cost):
         return None
-    with shown("predicting twice the width and twice the depth", chosen.pace * cost.seconds):
+    with shown("predicting twice the width and twice the depth", pace * cost.seconds):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 

@@ -10,9 +10,13 @@ import numpy as np
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
+from gradbounds.actions.batch import Asked, law_of, predict_batch
+from gradbounds.actions.first_line import cost_of_batch, quick_sampling
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
+from gradbounds.described_network import Description
 from gradbounds.layer_summary import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
+from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
 from theory.mean_field.prediction import own_token
@@ -20,14 +24,14 @@ from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnToken
 from theory.stack.placements import COMPOSITIONS
 
 # First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
-_EVEN = 1.2
+EVEN = 1.2
 
 # By the estimate, of all networks that are asked about: or twice what the
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
 
-# Of the norms' first layer over last two patterns say enough.
-_PATTERNS = 2
+# Of the norms' first layer over last two patterns say enough. At least three changed batches within estimated seconds.
+_PATTERNS, _FEWEST, _BATCH_SECONDS = 2, 3, 3.5
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
@@ -43,6 +47,7 @@ class Remedy:
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
         losses: losses before and after the change.
         not_advised: a change that is more even, under which the tied network predicts its own input token; "" without.
+        norm: gradient norm of a batch after the change; None for one sequence.
     """
 
     words: str
@@ -50,12 +55,13 @@ class Remedy:
     first_over_last: float
     losses: tuple[float, float] = (0.0, 0.0)
     not_advised: str = ""
+    norm: float | None = None
 
     def line(self) -> str:
         """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
-        head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
+        head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= EVEN)
         other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
@@ -63,7 +69,9 @@ class Remedy:
         )
 
 
-def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
+def remedy(
+    stack: Stack, table: Columns, budget: Budget, own: Way | None = None, pace: float = 1.0
+) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
@@ -75,13 +83,14 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
         table: theory's `layer_table` of the network.
         budget: limits of time and memory.
         own: the way in which the network itself was predicted.
+        pace: the time that this took divided by its estimate.
     """
     here = furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    seconds, pace = (own.cost.seconds, own.pace) if own else (0.0, 1.0)
+    seconds = own.cost.seconds if own else 0.0
     limit = replace(
         budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
     )
@@ -100,9 +109,51 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             change = Remedy(words, values, furthest(changed), (before, after), not_advised)
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
-            if change.first_over_last < _EVEN:
+            if change.first_over_last < EVEN:
                 break
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
+
+
+def remedy_of_batch(
+    asked: Asked, batch: int, of: Description, run: Result, change: Remedy | None = None, **limits: Any
+) -> tuple[Remedy | None, int]:
+    """Return the change of a field that makes the layers of a batch most even, and the number of tested changes.
+
+    The criterion of a change and the order of changes are those of `remedy`. Without time for three changes, none is
+    tested.
+
+    Args:
+        asked: the network and its text.
+        batch: number of sequences.
+        of: further description of the network.
+        run: result of `predict_batch` without a change.
+        change: the only change that is tested, in any time; None for all.
+        limits: other arguments of `predict_batch`.
+    """
+    norms, stack, best, tested = run.columns("layers"), run.values["stack"], None, 0
+    law, least = law_of(stack, asked.text), furthest(norms) ** 0.5
+    ways = [
+        (int(_BATCH_SECONDS / cost_of_batch(stack, law, count, coarse=coarse)[0].seconds), count, coarse)
+        for count, coarse in (quick_sampling(stack, law, limits["patterns"]), (limits["patterns"] or _PATTERNS, True))
+    ]
+    most, count, coarse = next((way for way in ways if way[0] >= _FEWEST), (0, *ways[0][1:]))
+    for words, values in [(change.words, change.values)] if change else _changes(stack, norms):
+        if (tested >= most and change is None) or least < EVEN:
+            break
+        with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
+            after = predict_batch(
+                replace(asked, given={**asked.given, **values}),
+                batch,
+                of,
+                **limits | {"patterns": count},
+                coarse=coarse,
+            )
+            ratio, tested = furthest(after.columns("layers")), tested + 1
+            if ratio < least:
+                best, least = Remedy(
+                    words, values, ratio, (run.values["loss"], after.values["loss"]), norm=after.values["gradient_norm"]
+                ), ratio  # fmt: skip
+    return best, tested
 
 
 def _within(
@@ -170,12 +221,12 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
     grows = layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale
     if grows:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
-        for scale in (larger, 0.5 * larger, 0.2 * larger) if stack.embeddings == "tied" else ():
+        for scale in (larger, 0.5 * larger, 0.2 * larger, 0.1 * larger) if stack.embeddings == "tied" else ():
             times = scale / stack.embedding_scale
             if times > 1.0:
-                yield f"embedding's output times {times:.3g}, its tied matrix unchanged", {"embedding_scale": scale}
+                yield f"embedding times {times:.3g}, its tied matrix unchanged", {"embedding_scale": scale}
         if stack.embeddings != "tied":
-            yield f"embeddings of standard deviation {larger:g}", {"embedding_scale": larger}
+            yield "larger embeddings", {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

@@ -33,7 +33,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         ("draws", "first_step", "sequences", "several tokens"),
         "; it concerns step 1 of a run.",
     ),
-    "compare": (("logged", "learning_rate", "several tokens"), "; these concern one network."),
+    "compare": (("logged", "learning_rate", "several tokens"), "; give the change as a flag: --depth 24."),
     "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it concerns only step 1."),
     "several tokens": (
         ("draws", "bound", "first_step", "all"),

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simulate.counts import check_count
 from simulate.modules.boundaries import unseen_layers, with_boundaries
-from simulate.modules.branch_ends import branch_ends, smaller_ends
+from simulate.modules.branch_ends import branch_ends, smaller_ends, unscaled_ends
 from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Loss, Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
@@ -86,8 +86,8 @@ def one_module(
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
     return Probed(
         frame_of([(*ALONE, 0, *row) for row in rows]),
-        (*_eval_note(module), *not_tested, *notes), tests, unseen,
-        change, str(dtype).removeprefix("torch."), branch_ends(lists[0]) if lists else (),
+        (*_eval_note(module), *not_tested, *notes), tests, unseen, change, str(dtype).removeprefix("torch."),
+        *((branch_ends(lists[0]), unscaled_ends(lists[0])) if lists else ((), ())),
         {(part.name, number): layer for part in lists for number, layer in enumerate(part.names, 1)},
         _config(module), _words(inputs), nearest_stack(lists, {row[3]: row[4] for row in rows if row[1] == 1}),
     )  # fmt: skip

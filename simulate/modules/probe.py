@@ -76,7 +76,8 @@ class Probed:
         dtype_change: relative root mean square difference of one module's output from its output in single precision; 0
             for a module in single precision, and NaN if it was not compared.
         dtype: data type of one module's parameters, such as "bfloat16".
-        ends: names of the matrices that end branches, which are made smaller for energy_smaller_ends.
+        ends: names of the matrices that end branches.
+        unscaled: those without the factor 1/sqrt(2L), which are made smaller for energy_smaller_ends.
         names: names of one module's layers, by list and number.
         config: the fields of one module's attribute `config`, as in models of transformers; empty without one.
         words: length of the sequences of token ids in one module's inputs; 0 without token ids.
@@ -91,6 +92,7 @@ class Probed:
     dtype_change: float = 0.0
     dtype: str = ""
     ends: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     words: int = 0

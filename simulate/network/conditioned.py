@@ -14,7 +14,7 @@ factor unique and continuous. It is itself exact: it is the law of a network who
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -51,21 +51,22 @@ Square = Float[Tensor, "draws rows rows"]
 Draw = Callable[[int], Tensor]
 
 
-def factor(
-    gram: Square, ridge: float, least: float = 0.0, identity: Float[Tensor, "rows rows"] | None = None
-) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
+# Kept, because a new identity is a kernel launch; a number on the host serves operations on a GPU too.
+_identity, _on_host = cache(torch.eye), cache(torch.tensor)
+
+
+def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
     """Return the Cholesky factor of each random network's Gram matrix plus a small multiple of the identity.
 
     It is the factor L of Gram + a² I, with the number a².
 
     a² is `ridge` times the mean squared norm of a row, plus `least` squared. If rounding or overflow spoils a factor,
-    it is NaN, because LAPACK leaves plausible numbers. The identity matrix may be given, which saves a kernel launch.
+    it is NaN, because LAPACK leaves plausible numbers.
     """
-    if identity is None:
-        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    rows, identity = gram.shape[-1], _identity(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).view(-1, 1, 1)
-    # The smallest numbers keep a matrix of zeros definite; a number may stay with the host.
-    extra_sq = torch.add(torch.tensor(least**2 + _TINY**2, dtype=gram.dtype), trace, alpha=ridge / gram.shape[-1])
+    # The smallest numbers keep a matrix of zeros definite.
+    extra_sq = torch.add(_on_host(least**2 + _TINY**2, dtype=gram.dtype), trace, alpha=ridge / rows)
     lower, info = torch.linalg.cholesky_ex(torch.addcmul(gram, identity, extra_sq))
     return lower.masked_fill_(info.view(-1, 1, 1).bool(), torch.nan), extra_sq
 
@@ -158,7 +159,6 @@ class ConditionedEngine(MapEngine):
         self.streams = streams
         self.dtype = dtype
         self.gradients, self.scalars = GradientNorms(dtype), []
-        self._identities: dict[int, Tensor] = {}
         self._rooms: dict[torch.dtype, Tensor] = {}
         self._views: dict[tuple[torch.dtype, Sequence[int]], Tensor] = {}
         self.replays = Replays(streams.device)
@@ -185,7 +185,7 @@ class ConditionedEngine(MapEngine):
         The Cholesky factor and the squared extra coordinate are returned too.
         """
         gram = self.gram(rows)
-        lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
+        lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST)
         return product(lower.to(normals.dtype), normals), gram, lower, extra_sq
 
     def pulled_back(
@@ -204,7 +204,7 @@ class ConditionedEngine(MapEngine):
         They are g Wᵀ, from independent numbers, and ‖∂L/∂W‖_F² of every random network.
         """
         gram = self.gram(gradient)
-        root, _ = factor(gram, ROOT_RIDGE, identity=self._identity(rows.shape[1]))
+        root, _ = factor(gram, ROOT_RIDGE)
         fresh, fresh_extra = product(root.to(rows.dtype), fresh), product(root, fresh_extra.double())
         return pulled_back(rows, gradient, lower, extra_sq, normals, fresh, fresh_extra), inner(rows_gram, gram)
 
@@ -235,11 +235,6 @@ class ConditionedEngine(MapEngine):
             room = self.room(torch.float64, piece.shape).copy_(piece)
             product(room, room.mT, out=result)
         return grams
-
-    def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
-        if rows not in self._identities:
-            self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
-        return self._identities[rows]
 
     def room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Return reusable memory for a tensor of a type and shape.

@@ -213,7 +213,6 @@ class Units:
         shape = stack.rows, stack.ffn_width
         self._drawn = lambda part, std: engine.streams.normal_part(part, *shape, std=std, dtype=engine.dtype)
         self._normals: list[dict[str, Tensor]] = []
-        self._norms: dict[str, list[Tensor]] = {}
         self._edges: list[list[GradientEdge]] = []
         self.hidden: list[Tensor] = []
 
@@ -245,20 +244,19 @@ class Units:
         engine, n = self._engine, gradient.shape[1]
         gram = product(gradient, gradient.mT)
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
-        known, total = torch.zeros_like(gram), torch.zeros_like(gram)
+        grams = {role: torch.empty_like(gram) for role in self._std}
+        known = gram.new_empty(len(grams), *gram.shape, dtype=engine.dtype)
         for k, slopes in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
-            part, of_role = self._parts[k], torch.empty_like(gram[self._parts[k]])
-            for (role, numbers), slope in zip(self._normals[k].items(), slopes, strict=True):
-                engine.exact_gram(slope, of_role)
-                total[part] += self._std[role] ** 2 * of_role
-                known[part] += product(slope, numbers.mT)
-                self._norms.setdefault(role, []).append(inner(of_role, self._rows_gram[part]))
-        for role, norms in self._norms.items():
-            engine.gradients.put(role, self._slots[role], torch.cat(norms))
+            for of_role, (role, numbers), slope in zip(known, self._normals[k].items(), slopes, strict=True):
+                engine.exact_gram(slope, grams[role][self._parts[k]])
+                product(slope, numbers.mT, out=of_role[self._parts[k]])
+        for role, of_role in grams.items():
+            engine.gradients.put(role, self._slots[role], inner(of_role, self._rows_gram))
+        total = torch.stack([self._std[role] ** 2 * of_role for role, of_role in grams.items()]).sum(0)
         root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
         overlap = product(fresh, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
-        below = product(share_of_rows(known, overlap, self._lower), self._rows, onto=fresh)
+        below = product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=fresh)
         return below, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
@@ -278,7 +276,7 @@ class Units:
             below = product(root[part], fresh[k], out=room[0])
             below += product(share[part], hidden, out=room[1])
             if self._relu:
-                yield [torch.ops.aten.threshold_backward(below, hidden, 0.0)]
+                yield [torch.ops.aten.threshold_backward.grad_input(below, hidden, 0.0, grad_input=below)]
             else:
                 yield torch.autograd.grad(self.hidden[k], self._edges[k], below)
 
@@ -335,4 +333,5 @@ class GramEngine(ConditionedEngine):
         This is twice as fast as one symmetric NumPy product.
         """
         room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
-        out[:, :half], out[:, half:] = product(room[:, :half], room.mT), product(room[:, half:], room.mT)
+        product(room[:, :half], room.mT, out=out[:, :half])
+        product(room[:, half:], room.mT, out=out[:, half:])

@@ -25,7 +25,7 @@ def product(
     Args:
         first: the matrices A, (draws, a, b).
         second: the matrices B, (draws, b, c); A or B may be a transposed view.
-        out: contiguous output tensor; None allocates memory.
+        out: output tensor; None allocates memory.
         onto: a tensor to which the product is added in place, and which is returned.
     """
     draws, a, b = first.shape

@@ -116,9 +116,11 @@ def block_bytes(cell: Cell) -> float:
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     maps = _maps(s)
     if cell.engine == "gram":
-        hidden = (1 + _copies_of_units(s)) * sum(rows * width for rows, width in drawn_rows(s))
+        copies_of_units = _copies_of_units(s)
+        normals = 1 if copies_of_units == 1 and not s.query_key_scale and s.mask == "none" else 2
+        hidden = (normals + copies_of_units) * sum(rows * width for rows, width in drawn_rows(s))
         transient = 6 * s.rows * max(s.ffn_width, s.vocab)
-        return float(cell.draws_per_block * (size * (hidden + transient) + 128 * s.rows * sum(columns(s))))
+        return float(cell.draws_per_block * (size * (hidden + transient) + 64 * s.rows * sum(columns(s))))
     kept = sum(p.rows * p.depth * (_streams(p) * p.width + _copies_of_units(p) * _units(p)) for p in s.parts)
     # Of every expert its output, that times its weight, and what is kept of the sum.
     kept += sum(3 * p.rows * p.depth * p.experts * p.width for p in s.parts)

@@ -111,7 +111,7 @@ def assert_told_apart(monkeypatch, stack, draws, planted, ratio, roles=("WQ", "W
 
 def test_the_overlaps_are_needed(monkeypatch):
     """Peri-LN: without what the norms removed, W^Q and W^K are 11% too large."""
-    stack = Stack(placement="peri", width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
+    stack = Stack(placement="peri", width=256, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
     assert_told_apart(monkeypatch, stack, 2000, (sublayers, "removed", lambda *_: None), 1.108)
 
 
@@ -128,7 +128,7 @@ def test_dropout_makes_the_overlaps_larger(monkeypatch):
 def test_tied_matrices_need_the_overlaps_of_their_product(monkeypatch):
     """Logits over d_k: without them the one matrix of queries and keys is 6% too large."""
     fields = {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"}
-    stack = Stack(width=512, depth=1, tokens=4, vocab=64, **fields)
+    stack = Stack(width=256, depth=1, tokens=4, vocab=64, **fields)
     whole = random_attention._crossed
     planted = (random_attention, "_crossed", lambda *given: whole(*given[:-1], None))
     assert_told_apart(monkeypatch, stack, 4000, planted, 1.06, roles=["WQ"])

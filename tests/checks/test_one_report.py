@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,11 @@ def test_faults_are_named_where_they_are(fault):
     assert "?." not in report.judgement()
     with pytest.raises(AssertionError, match="is not healthy"):
         report.assert_healthy()
+    # Whoever accepts one alarm still learns of others.
+    first, *others = map(str, report.alarms)
+    with pytest.raises(AssertionError) if others else nullcontext():
+        report.assert_healthy(first)
+    report.assert_healthy(first[:-4], *others)
 
 
 def test_steps_of_the_report_are_those_of_the_module():
@@ -71,6 +77,12 @@ def test_steps_of_the_report_are_those_of_the_module():
         f"initialized sqrt(2L) times smaller; mean squared activation then grows {smaller[-1] / smaller[0]:.3g} times"
         in "\n".join(report.lines())
     )
+    # The module has this factor now, and its stream still grows from a small embedding.
+    module.words.weight.data.mul_(0.2)
+    report = gb.probe(module, words, loss=loss)
+    energies = report.layers["energy"].to_numpy()
+    assert energies[-1] > 3 * energies[0]
+    assert "times smaller" not in "\n".join(report.lines())
 
 
 def test_a_module_of_another_loss_and_of_its_own():

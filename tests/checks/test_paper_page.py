@@ -47,7 +47,7 @@ def test_another_size_gives_no_verdict_on_the_experiment():
     first, second = text.partition("## The claims")[0].split("tested at d = 64, which")
     assert "- **fails**: F1\n" in first
     assert "W1" not in first
-    assert "- **fails**: W1\n- **holds**: W6\n" in second
+    assert "- **mixed**: W1\n- **holds**: W6\n" in second
     assert "**fails** in 1, **holds** in 1 of 2 rows at d = 64 |" in line(text, "| W1 |")
     assert "| **fails**; **fails** at d = 64 |" in line(page(own, replace(own, size="d = 64")), "| F1 |")
 

@@ -51,11 +51,13 @@ def test_every_work_of_the_prior_art_has_its_reference():
     assert named == listed
 
 
-def test_the_version_is_one():
-    citation, changes, readme, lecture = (
+def test_version_and_title_are_one():
+    citation, changes, lecture = (
         (ROOT / name).read_text(encoding="utf-8")
-        for name in ("CITATION.cff", "CHANGELOG.md", "README.md", "examples/GALLERY_HEADER.rst")
+        for name in ("CITATION.cff", "CHANGELOG.md", "examples/GALLERY_HEADER.rst")
     )
-    assert f"\nversion: {gb.__version__}\n" in citation and f"version={{{gb.__version__}}}" in readme
+    assert f"\nversion: {gb.__version__}\n" in citation
     assert f"version = {{{gb.__version__}}}" in lecture
+    title = re.search(r'^title: "(.*)"', citation, re.M)[1].replace("Transformers", "{Transformers}")
+    assert f"title = {{{title}}}" in " ".join(lecture.split())
     assert re.search(r"^## (\S+)", changes, re.M)[1].rstrip(",") == gb.__version__

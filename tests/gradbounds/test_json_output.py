@@ -83,7 +83,7 @@ def test_diff(runs, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_diff_of_kept_probes(tmp_path, capsys):
+def test_diff_of_kept_probes(blank_pictures, tmp_path, capsys):
     sizes = ["--width", "16", "--depth", "2", "--seeds", "3"]
     for name, of in (("a", "encoder-post"), ("b", "encoder-pre")):
         assert main(["probe", of, *sizes, "--out", str(tmp_path / name)]) == 0

@@ -157,7 +157,7 @@ def wrong_side(rows, gradient, lower, extra, forward, fresh, fresh_extra):
     return pulled_back(rows, gradient, lower.mT.contiguous().tril(), extra, forward, fresh, fresh_extra)
 
 
-def rootless(gram, ridge, least=0.0, identity=None):
+def rootless(gram, ridge, least=0.0):
     size = gram.diagonal(dim1=-2, dim2=-1)
     return torch.diag_embed(size.sqrt()), ridge * size.mean(-1)[:, None, None]
 

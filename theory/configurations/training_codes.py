@@ -116,8 +116,8 @@ class TrainingCode:
         if values.get("experts", 0) and not self.routers:
             able = ", ".join(repr(name) for name, code in TRAINING_CODES.items() if code.routers)
             raise ValueError(
-                f"drawn_by must be 'hf' or {able} for models with experts, got a rule of {self.title}, which does "
-                "not cover routers."
+                f"drawn_by must be 'hf' or {able} for models with experts, got a rule of {self.title}: theory does "
+                "not know how it initializes experts and routers."
             )
         width, depth, gated = values["width"], values["depth"], values.get("ffn") == "gated"
         sizes = {"d": width, "f": values["ffn_ratio"] * width, "L": depth, "l": 1.0, "sigma": scales.std, **self.base}

@@ -10,7 +10,7 @@ this project.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class NoiseScale:
             inputs.
         loss_moments: S and C of the loss's variance over networks, labels and texts, for one sequence and between
             two; None if only a share of the positions counts, or if embeddings are tied and there is no law of text.
+        stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence.
     """
 
     stack: Stack
@@ -54,6 +55,7 @@ class NoiseScale:
     product_sem: dict[str, Array]
     vectors: dict[str, Array]
     loss_moments: tuple[float, float] | None = None
+    stream: dict[str, Array] = field(default_factory=dict)
 
     def loss_deviation(self, sequences: int) -> float:
         """Return the standard deviation of a batch's loss over random networks, labels and texts, in nats.
@@ -216,6 +218,7 @@ def noise_scale(
             if name.startswith(_VECTOR)
         },
         loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
+        stream={name: two_sequences[name] for name in ("hidden_energy", "token_correlation") if name in two_sequences},
     )
 
 

@@ -96,15 +96,26 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
     """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     low, high = (round(end, _DIGITS) for end in _range(variances))
-    coefficients = _coefficients(function, low, high, count, angles)[:, None]
     n = variances.shape[-1]
-    powers = chebvander(2 * (np.log(variances.reshape(-1, n)) - low) / (high - low) - 1, count - 1)
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
     values, together = np.empty(turns.shape), max(1, _AT_ONCE // n**2)
+    # Large polynomials are not kept.
+    polynomials = _polynomials if n**2 <= _AT_ONCE else _polynomials.__wrapped__
     for start in range(0, len(turns), together):
         part = slice(start, start + together)
-        values[part] = chebval(turns[part], powers[part] @ coefficients @ powers[part].mT, tensor=False)
+        of_pairs = polynomials(function, low, high, count, angles, variances.reshape(-1, n)[part].tobytes(), n)
+        values[part] = chebval(turns[part], of_pairs, tensor=False)
     return values.reshape(correlation.shape)
+
+
+@lru_cache(maxsize=2)  # the averages of a layer differ in their correlations only
+def _polynomials(
+    function: PairFunction, low: float, high: float, count: int, angles: int, variances: bytes, n: int
+) -> Array:
+    """Return the coefficients of the angle for all pairs of n variances per entry, (angles + 1, entries, n, n)."""
+    places = np.log(np.frombuffer(variances).reshape(-1, n))
+    powers = chebvander(2 * (places - low) / (high - low) - 1, count - 1)
+    return np.asarray(powers @ _coefficients(function, low, high, count, angles)[:, None] @ powers.mT)
 
 
 @lru_cache(maxsize=256)

@@ -73,7 +73,7 @@ def after(matrix: Array, blocks: Array) -> Array:
     return _beside(_by_columns(matrix, blocks.shape[-3]) @ blocks)
 
 
-def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:
+def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: range | None = None) -> Array:
     """Return A M Bᵀ for block-diagonal matrices A and B and a matrix M, averaged over heads and samples.
 
     The shape is (batch, S r, S r).
@@ -82,10 +82,12 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = F
         first: blocks A.
         middle: M.
         other: blocks B.
-        inside: whether only the blocks of a sequence with itself are computed, with zeros elsewhere.
+        shifts: cyclic diagonals whose blocks are computed, with zeros elsewhere; None for all. 0 has the blocks of a
+            sequence with itself.
     """
-    if inside:
-        return whole((first @ within(middle, first.shape[-3]) @ other.mT).mean((1, 2)))
+    if shifts is not None:
+        blocks = (first @ within(middle, first.shape[-3], k) @ np.roll(other.mT, -k, -3) for k in shifts)
+        return np.asarray(sum(whole(each.mean((1, 2)), k) for k, each in zip(shifts, blocks, strict=True)))
     left = _by_columns(before(first, middle), first.shape[-3])
     shape = np.broadcast_shapes(left.shape[:4], other.shape[:4])
     # Heads and samples are summed in one product.

@@ -185,6 +185,8 @@ def test_layers_double_unless_all_are_asked_for(capsys):
     layers = [line.split()[0] for line in few.splitlines() if re.match(r" {5,6}\d+ ", line)]
     assert layers == ["1", "2", "4", "8", "12"]
     assert "The table shows 5 of 12 layers; --all prints every layer." in few
+    assert "of the residual stream before the layer's last norm (d: width)" in few
+    assert "of the residual stream after the layer (d: width)" in printed(capsys, "--placement", "pre", "--depth", "2")
     assert [line.split()[0] for line in every.splitlines() if re.match(r" {5,6}\d+ ", line)] == [
         str(layer) for layer in range(1, 13)
     ]

@@ -11,7 +11,10 @@ import pytest
 from checks.stacks.gradients_by_layer import layer_table
 from gradbounds import budget
 from gradbounds.actions import remedies
+from gradbounds.actions.batch import Asked
 from gradbounds.cli import main
+from gradbounds.described_network import Description
+from gradbounds.result import Frames, Result
 from theory import Stack, predict
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import OwnTokenError
@@ -60,9 +63,36 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "deviation 10: within 1.02x, same loss; --compare embedding_scale=10 Critical" in said
+    assert "larger embeddings: within 1.02x (now 2.2x), same loss; --compare embedding_scale=10 Critical" in said
     assert main(["predict", "--placement", "pre", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("after", "advised"),
+    [
+        ({"depth_scaling": (1.0, 0.4), "branch_scaling": (1.0, 1.9)}, ({"branch_scaling": "inverse_depth"}, 1.9)),
+        ({"depth_scaling": (0.6, 1.0), "branch_scaling": (1.0, 0.5)}, ({"depth_scaling": "depth"}, 1 / 0.6)),
+        ({"depth_scaling": (1.0, 2.1), "branch_scaling": (0.4, 0.4)}, None),
+    ],
+)
+def test_the_change_of_a_batch_has_the_smallest_worst_ratio_either_way(after, advised, monkeypatch):
+    """A ratio of 0.4 counts as 2.5; without a change that halves the logarithm of 4, none is advised."""
+    stack = replace(STACK, depth=2, tokens=8, vocab=512, output_projection="random")
+
+    def predicted(asked, batch, of, **how):
+        w2, wv = after.get(next(iter(asked.given), ""), (4.0, 1.0 / 3.0))
+        names = np.repeat(["grad_W2", "grad_WV", "hidden_energy"], 2)
+        table = {"quantity": names, "layer": [1, 2] * 3, "predicted": [w2, 1.0, wv, 1.0, 1.0, 1.0]}
+        values = {"stack": stack, "loss": 6.0, "gradient_norm": 1.5}
+        return Result(about="", values=values, tables=Frames({"layers": table}))
+
+    monkeypatch.setattr(remedies, "predict_batch", predicted)
+    asked, limits = Asked({}, "zipf:1"), dict.fromkeys(("patterns", "max_time", "memory"))
+    found, tested = remedies.remedy_of_batch(asked, 64, Description(), predicted(asked, 64, None), **limits)
+    assert tested > 2 and (found and (found.values, found.first_over_last)) == (
+        advised and (advised[0], pytest.approx(advised[1]))
+    )
 
 
 def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):

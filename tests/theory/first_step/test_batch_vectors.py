@@ -13,7 +13,7 @@ BASE = {"width": 192, "depth": 2, "tokens": 4, "vocab": 32, "placement": "pre", 
 
 
 def squares(stack: Stack, seed: int) -> dict[str, float]:
-    """Squared gradients of one network by kind: a causal Pre-LN stack whose tokens all look alike at what they see."""
+    """Squared gradients of one network by kind: causal, with norms before or after branches, and uniform attention."""
     generator = torch.Generator().manual_seed(seed)
     d, n, rows = stack.width, stack.tokens, SEQUENCES * stack.tokens
     found: dict[str, list[torch.Tensor]] = {}
@@ -39,16 +39,23 @@ def squares(stack: Stack, seed: int) -> dict[str, float]:
         x = x + parameter("positions", n, d, std=stack.embedding_scale)
     seen = torch.tril(torch.ones(n, n))
     seen = seen / seen.sum(-1, keepdim=True)
+    before, after = (norm, torch.clone) if stack.placement == "pre" else (torch.clone, norm)
     for _ in range(stack.depth):
-        x = x + matrix("WO", seen @ matrix("WV", norm(x)))
-        x = x + matrix("W2", relu(matrix("W1", norm(x))))
+        x = x + after(matrix("WO", seen @ matrix("WV", before(x))))
+        x = x + after(matrix("W2", relu(matrix("W1", before(x)))))
     labels = torch.randint(stack.vocab, (rows,), generator=generator)
     cross_entropy(norm(x).reshape(rows, d) @ embedding.T, labels).backward()
     return {name: sum(float(p.grad.square().sum()) for p in values) for name, values in found.items()}
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"positions": "learned"}, {"embeddings": "tied", "embedding_scale": 0.3, "output_scale": 0.5}]
+    "fields",
+    [
+        {},
+        {"placement": "output"},
+        {"positions": "learned"},
+        {"embeddings": "tied", "embedding_scale": 0.3, "output_scale": 0.5},
+    ],
 )
 def test_every_vector_of_a_plain_module(fields):
     """Within 4 standard errors and 4% of large width: a false alarm once in some 10^3 runs."""

@@ -143,9 +143,9 @@ class GroupedAttention:
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         leaning_term = self._leaning_term(tokens, patterns, varying)
-        kernels = _of_each(kernel), _of_each(smooth)
+        kernels = kernel[:, None, None], smooth[:, None, None]
         attended = attended + tokens.coincident_terms(
-            *kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2)
+            *kernels, extra[:, None, None], patterns.own, patterns.own, mean=(1, 2)
         )
         return Attended(gain(self.stack, "WV") * (attended + leaning_term), leaning_term, varying, of_words)
 
@@ -277,11 +277,12 @@ class GroupedAttention:
 
         The weights of a row have the sum 1, so that only differences between its logits change them.
         """
-        to_keys = self._at_every_key(tokens, patterns, above, parts)
+        same = [self._of_same_place(tokens, patterns, above, parts[3], shift) for shift in range(tokens.sequences)]
+        to_keys = self._at_every_key(tokens, patterns, above, parts[:3], same)
         if not self.stack.logit_softcap and not self.stack.rotary:
             return tokens.centred(to_keys)
         if not self.stack.logit_softcap and patterns.words is not None:
-            unturned = self._at_every_key(tokens, patterns, above, parts, rotates=False)
+            unturned = self._at_every_key(tokens, patterns, above, parts[:3], same, rotates=False)
             return to_keys - _turning(self.stack, tokens) * (unturned - tokens.centred(unturned))
         return to_keys
 
@@ -307,8 +308,8 @@ class GroupedAttention:
         return (common, alone), extra, others
 
     def _at_every_key(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array, Array], *,
-        rotates: bool = True,
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array],
+        same_places: list[Array], *, rotates: bool = True,
     ) -> Array:  # fmt: skip
         """Return the gradient kernel at keys: between two groups, for one token, and between tokens of one position.
 
@@ -316,22 +317,26 @@ class GroupedAttention:
             tokens: layout of the representatives.
             patterns: the attention samples.
             above: gradient kernel of every head, times the number of pairs.
-            parts: gradients of logits at keys for one token of a group, the subtracted mean, both for a group, and
-                one token with itself.
+            parts: gradients of logits at keys for one token of a group, the subtracted mean, and both for a group.
+            same_places: results between tokens of one position, by the number of sequences from one to the other.
             rotates: whether rotary positions are applied.
         """
-        of_one, subtracted, of_group, mine = parts
+        (of_one, subtracted, of_group), words = parts, patterns.words
         met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
-        between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
-        if (words := patterns.words) is not None:
+        between = self._at_keys(
+            tokens, patterns, above, of_group, of_group, rotates=rotates,
+            shifts=None if words is None else range(1, tokens.sequences),
+        )  # fmt: skip
+        if words is not None:
             # Of two keys in one sequence, which holds both.
             of_both = of_group.copy()
             of_both[..., words.tokens.one.probes] *= words.changes
-            both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
-            between = np.where(words.tokens.one_sequence, both - met - met.mT, between)
-        kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
-        for shift, (place, same) in enumerate(tokens.same_places(), start=1):
-            kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
+            between = between + self._at_keys(
+                tokens, patterns, above, of_both, of_both, shifts=range(1), rotates=rotates
+            )
+        kernel = with_diagonal(between - met - met.mT, same_places[0])
+        for (place, same), product in zip(tokens.same_places(), same_places[1:], strict=True):
+            kernel[..., place, same] = product
         return kernel
 
     def _of_same_place(
@@ -471,7 +476,7 @@ class GroupedAttention:
         layout, sequences = tokens.one, tokens.sequences
         own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
         slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
-        gradients = changed @ patterns.keys_of(sequences) - deviation * attended
+        gradients = changed @ rows(patterns.mean_keys, sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
         if (words := patterns.words) is not None:
@@ -496,7 +501,7 @@ class GroupedAttention:
 
     def _at_keys(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array, *,
-        inside: bool = False, rotates: bool = True,
+        shifts: range | None = None, rotates: bool = True,
     ) -> Array:  # fmt: skip
         """Return Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, averaged over heads and samples, with q_i rotated as seen from key j.
 
@@ -506,13 +511,13 @@ class GroupedAttention:
             above: P, gradient kernel of every head, times the number of pairs.
             first: A.
             second: B.
-            inside: whether only pairs of keys in one sequence are computed.
+            shifts: numbers of sequences from one key to the other that are computed; None for all.
             rotates: whether rotary positions are applied.
         """
         stack, queries = self.stack, patterns.queries
         if not (stack.rotary and rotates):
             products = above * (queries @ queries.mT)
-            return mean_sandwich(first.mT, products, second.mT, inside=inside) / stack.key_width
+            return mean_sandwich(first.mT, products, second.mT, shifts=shifts) / stack.key_width
         theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
         # Each head and sample has one, and all together are spread evenly.
         batch, heads = queries.shape[:2]
@@ -527,11 +532,11 @@ class GroupedAttention:
             parts = np.stack([seen.real, seen.imag], 2)
             side = (parts * first[:, :, [sample]]).mT
             other = side if second is first else (parts * second[:, :, [sample]]).mT
-            part = mean_sandwich(side, above[:, :, [sample % above.shape[2]]], other, inside=inside)
+            part = mean_sandwich(side, above[:, :, [sample % above.shape[2]]], other, shifts=shifts)
             kernel = kernel + part * (2 * half / SAMPLES)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
-            kernel = kernel + mean_sandwich(first.mT, above * (rest @ rest.mT), second.mT, inside=inside)
+            kernel = kernel + mean_sandwich(first.mT, above * (rest @ rest.mT), second.mT, shifts=shifts)
         return np.asarray(kernel / stack.key_width)
 
     def _removed(
@@ -565,11 +570,6 @@ class GroupedAttention:
         part = before(a1.mT, after(of_first, a) * u - after(of_first * w, a)).mean((1, 2))
         at_keys = mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT
         return at_queries * turning, at_keys * turning
-
-
-def _of_each(array: Array) -> Array:
-    """Return an array with axes for heads and samples after the batch axis."""
-    return array[:, None, None]
 
 
 def _mean_products(vectors: Array) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, normed_sizes, rotated_by
 from theory.mean_field.attention.words import WordShares, probe_weights
 from theory.mean_field.kernels import Array, eigen_root
-from theory.mean_field.sequence_blocks import joined, mean_sandwich, numbers, rows, whole
+from theory.mean_field.sequence_blocks import joined, mean_sandwich, numbers, rows
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
@@ -59,17 +59,6 @@ class GroupedPatterns:
     sizes: tuple[Array, Array, Array] | None
     words: WordShares | None = None
 
-    @property
-    def whole(self) -> GroupedPatterns:
-        """The same attention samples, with the weights of all sequences in one block-diagonal matrix.
-
-        Its shape is (batch, heads, samples, S r, S r), and weights between sequences are 0.
-        """
-        return replace(
-            self, mean=whole(self.mean), changed=whole(self.changed), own=whole(self.own),
-            own_changed=whole(self.own_changed),
-        )  # fmt: skip
-
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
         """Select the sampled attention weights of some of the attending tokens.
 
@@ -83,10 +72,6 @@ class GroupedPatterns:
             attended=self.attended[..., chosen, :],
             sizes=None if self.sizes is None else (self.sizes[0][..., chosen], *self.sizes[1:]),
         )  # fmt: skip
-
-    def keys_of(self, sequences: int) -> Array:
-        """Return the mean key of each group of tokens, by sequence: (batch, heads, 1, S, r, d_k)."""
-        return rows(self.mean_keys, sequences)
 
     def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
         """Return sums of a matrix over pairs of tokens with equal ids, weighted by attention and averaged over samples.
@@ -105,7 +90,7 @@ class GroupedPatterns:
         once, twice = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], words.of_two))
         if back:
             once, twice, alike = once.mT, twice.mT, alike[np.ix_(tokens.probes, tokens.probes)]
-        inside = mean_sandwich(twice, kernel, twice, inside=True)
+        inside = mean_sandwich(twice, kernel, twice, shifts=range(1))
         return np.where(alike, inside, mean_sandwich(once, kernel, once))
 
 
