@@ -215,8 +215,7 @@ def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    layers = _whole_profiles(table, value)
-    return {name: float(of[0] / of[-1]) for name, of in layers.items() if of.min() > 0}
+    return {name: float(of[0] / of[-1]) for name, of in _whole_profiles(table, value).items() if of.min() > 0}
 
 
 def _interpolated(norms: Columns, value: str) -> Columns:

@@ -272,8 +272,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Colu
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:
     """Add the residual stream's numbers, whose sampling errors are omitted, to the gradient norms by layer."""
     rows = ((name, layer, value, math.nan) for name, of in stream.items() for layer, value in enumerate(of, 1))
-    columns = zip(layers, zip(*rows, strict=True), strict=True)
-    return {name: np.append(layers[name], new) for name, new in columns}
+    return {name: np.append(layers[name], new) for name, new in zip(layers, zip(*rows, strict=True), strict=True)}
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

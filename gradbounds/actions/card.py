@@ -192,8 +192,10 @@ def model_card(
 def _quick(given: Mapping[str, Any], of: Description, how: Mapping[str, Any], *, coarse: bool) -> Mapping[str, Any]:
     """Return the fields of a network, without a number of tokens if one sequence of so many tokens takes long."""
     asked, budget = of.read(given)[0], Budget.of(how["max_time"], how["memory"])
-    is_quick = "tokens" not in given or gaps(asked, "prediction")
-    if is_quick or chosen_way(asked, how["patterns"], budget, coarse=coarse).cost.seconds < _TABLE_SECONDS:
+    if (
+        "tokens" not in given or gaps(asked, "prediction")
+        or chosen_way(asked, how["patterns"], budget, coarse=coarse).cost.seconds < _TABLE_SECONDS
+    ):  # fmt: skip
         return given
     return {name: value for name, value in given.items() if name != "tokens"}
 
@@ -453,8 +455,9 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
     before, after = change.losses
-    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    loss += f", norm {change.norm:.3g}" if change.norm else f" (one sequence of {tokens} tokens)" * bool(run)
+    loss = (f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss") + (
+        f", norm {change.norm:.3g}" if change.norm else f" (one sequence of {tokens} tokens)" * bool(run)
+    )
     within = f"within {change.first_over_last:.3g}x (now {float(f'{here:.2g}'):g}x)"
     return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {within}, {loss}; --compare {flag}")]
 

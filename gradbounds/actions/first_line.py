@@ -17,6 +17,7 @@ from theory import Stack
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_groups import Coarse
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 ZIPF = "zipf:1"
@@ -208,7 +209,7 @@ def _power(stack: Stack) -> int:
 
 
 def cost_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: bool = False
+    stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: Coarse = False
 ) -> tuple[Cost, bool]:
     """Estimate the cost of predicting a batch's gradient; also return whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
@@ -237,7 +238,7 @@ def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> C
 
 def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
-    coarse: bool = False,
+    coarse: Coarse = False,
 ) -> NoiseScale:  # fmt: skip
     """Predict the gradient of a batch as a function of the batch size, within limits of time and memory.
 

@@ -98,7 +98,7 @@ def predict_rate(
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
-    solved_again = 2 * ("muon" in optimizers)  # its noise with the rank of a text, whole and alone
+    solved_again = 5 * ("muon" in optimizers)  # its noise with the rank of a text, and positions whose ids differ
     seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", seconds):
         by_name = batch_steps(stack, optimizers, batch, law)

@@ -141,12 +141,18 @@ def remedy_of_batch(
         if (tested >= most and change is None) or least < EVEN:
             break
         with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
-            changed = replace(asked, given={**asked.given, **values})
-            after = predict_batch(changed, batch, of, **limits | {"patterns": count}, coarse=coarse)
+            after = predict_batch(
+                replace(asked, given={**asked.given, **values}),
+                batch,
+                of,
+                **limits | {"patterns": count},
+                coarse=coarse,
+            )
             ratio, tested = furthest(after.columns("layers")), tested + 1
             if ratio < least:
-                losses = run.values["loss"], after.values["loss"]
-                best, least = Remedy(words, values, ratio, losses, norm=after.values["gradient_norm"]), ratio
+                best, least = Remedy(
+                    words, values, ratio, (run.values["loss"], after.values["loss"]), norm=after.values["gradient_norm"]
+                ), ratio  # fmt: skip
     return best, tested
 
 

@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 VOCAB, TOKENS = 2048, 32
-DRAWS = {1: 4, 4: 4, 16: 2, 32: 2, 64: 1, 128: 1}
+DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 32: 2, 48: 1, 64: 1, 128: 1}
 
 
 def listed(widths: tuple[int, ...], depths: tuple[int, ...], sequences: tuple[int, ...]) -> list[tuple[Any, ...]]:
@@ -48,6 +48,8 @@ CASES = listed((256, 512), (2, 6), (1, 16, 64))
 OTHERS = listed((192, 320), (3, 8), (4, 32, 128))
 # One sequence each, fixed after its own positions replaced every second one of twice as many, and before any was drawn.
 ALONE = [(*case[:3], 1, case[4]) for case in OTHERS[:8]]
+# Ten others, fixed after frequent words were given a position of their own, and before any was drawn.
+REPEATED = listed((384, 448), (4, 5), (2, 8, 48))[5:15]
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -151,7 +153,7 @@ def test_batch_steps(kept_folder):
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
-        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000))
+        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000))
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)

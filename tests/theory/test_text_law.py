@@ -220,19 +220,13 @@ def deviations(stack, law, windows, patterns):
     return found
 
 
-FIXED = {
-    "causal": {"mask": "causal"},
-    "positions, GELU": {"activation": "gelu", "positions": "learned", "placement": "post"},
-}
-
-
-@pytest.mark.parametrize("fields", FIXED.values(), ids=FIXED)
-def test_texts_with_fixed_attention(fields):
+def test_texts_with_fixed_attention():
     """Sampled texts of Zipf's law on 64 words, kappa 0.07: S and C of every matrix within 4 standard errors.
 
     Of some 20 numbers, correlated, one is off by chance once in 10^3 runs; the texts are always the same.
     """
-    for key, (off, error) in deviations(replace(SMALL, **fields), TextLaw.zipf(1.0, 64), 1000, 2).items():
+    stack = replace(SMALL, activation="gelu", positions="learned", placement="post")
+    for key, (off, error) in deviations(stack, TextLaw.zipf(1.0, 64), 1000, 2).items():
         assert (error < 0.06).all(), (key, error)
         assert (abs(off) < 4 * error + 0.01).all(), (key, off, error)
 

@@ -1,16 +1,19 @@
 """Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
-A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
-represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
-mean over a text's labels is the part that sequences share, and the deviation of P/N labels from it is the noise. Half
-of the N positions have labels; the others are positions outside the batch. The curvature at positions with labels has
-the weight N/P, because a position of the batch is one of P. A batch of at most N positions is taken as it is.
+A batch has more positions than `first_step` can treat, so that N positions represent it (`_Positions.of`). A frequent
+token id has one position with the mass of all its repetitions. Other ids are sampled: half of these positions have
+labels, and the others are positions whose id is not in the batch. Every position attends to itself and to ids drawn by
+frequency, as many as a position of a sequence sees. Its label is the mean of as many labels of the text's law as it
+represents. A batch of at most N positions is sampled as it is, with repeated ids. With tied embeddings, its positions
+with equal ids are merged.
 
-Equal words at two positions are neglected. The noise has rank N in this model and up to d in a batch, which is
-neglected except in Muon's gain. This gain is a sum of singular values, which depends on the rank: the singular values
-of its noise are spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label
-(`noise_rank`). Muon's curvature keeps the rank N. The errors are within `ERRORS`, which `make evidence PART=batch-steps
-TEXT=FILE` measures with networks on a text; the error of Muon's curvature is sometimes larger.
+The repetitions of an id have one context in this model, which makes curvatures 10 to 20% too large. Kernels exceed the
+batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d in a batch. Muon's gain is a sum
+of singular values, which depends on the rank: the singular values of its noise are spread like those of Σ_i a_i b_i',
+with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's curvature and critical rate are those of
+N positions of one sequence whose ids differ (`_Positions.alike`), because the other positions have too large a
+curvature by their queries and keys. The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE`
+measures with networks on a text; the error of Muon's curvature is sometimes larger.
 
 Source: this project.
 """
@@ -21,14 +24,16 @@ from functools import lru_cache, partial
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from theory.coverage import holds_words
-from theory.first_step.outputs import Outputs, step_statistics
+from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
-from theory.first_step.rules import spread_muon_rule
+from theory.first_step.rules import RULES, Rules, spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
+from theory.mean_field.inputs import equal_weights, word_inputs
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.stack import Stack
@@ -148,38 +153,172 @@ def batch_steps(
 
     Assumes d → ∞ at fixed L and V/d.
     """
-    of_batch = sequences * stack.tokens
-    count = min(positions, of_batch)
-    few = replace(stack, tokens=count, sequences=1)
-    chosen = {name: check(few, name, None) for name in optimizers}
-    solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
-    seen = (np.arange(count) % 2 == 0) | (count == of_batch)
-    networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
-    frequencies = _frequencies(law, few, generator)
-    p, r = _outputs(solution, generator, frequencies, seen, of_batch, networks)
-    every, steps = Outputs(p, r, np.ones(count, dtype=bool)), dict[Optimizer, BatchStep]()
-    labelled = min(1.0, int(seen.sum()) / of_batch)
-    for name in optimizers:
-        w, speeds, (squares, sizes) = moves_of_outputs(solution, name, chosen[name], every)
-        has_seen, has_not = (
-            step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=name == "normalized")
-            for mask in (seen, seen if seen.all() else ~seen)
+    of_batch, steps, frequencies = (
+        sequences * stack.tokens,
+        dict[Optimizer, BatchStep](),
+        _frequencies(law, stack.vocab),
+    )
+    few = replace(stack, tokens=min(positions, of_batch), sequences=1)
+    roles = {name: check(few, name, None) for name in optimizers}
+    generator = np.random.default_rng(seed)
+    if of_batch <= positions:
+        chosen = _Positions.exact(
+            stack, sequences, frequencies, generator, repeat=law.within > 0 or of_batch > stack.vocab
         )
+    else:
+        chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator)
+    represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks)
+    for name in optimizers:
+        step = represented.step(name, roles[name])
+        if name == "muon":
+            ranks = lru_cache(partial(noise_rank, frequencies, of_batch, seed=seed))
+            gain, noise_gain = (
+                represented.gain(name, roles[name], {name: spread_muon_rule(ranks, alone=alone)})
+                for alone in (False, True)
+            )
+            generator = np.random.default_rng(seed)
+            alike = _Positions.alike(stack, of_batch, frequencies, min(positions, of_batch), generator)
+            coarse = _Represented.of(stack, alike, frequencies, seed, generator, networks)
+            scale = represented.gain("sgd", roles[name]) / coarse.gain("sgd", roles[name])
+            step = coarse.step(name, roles[name]).rescaled(scale)
+            step = replace(step, few_gain=step.gain, gain=gain, noise_gain=noise_gain)
+        steps[name] = step
+    return steps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Positions:
+    """The few positions that represent a batch.
+
+    Attributes:
+        words: rank of each position's token id among the frequencies, (N,).
+        masses: share of the batch's gradient that each position represents, (N,).
+        shares: share of all positions that each one represents in the curvature, (N,).
+        labels: number of labels whose mean each position has, (N,).
+        attention: attention weights with zero queries and keys, (N, N).
+    """
+
+    words: NDArray[np.integer]
+    masses: Array
+    shares: Array
+    labels: NDArray[np.integer]
+    attention: Array
+
+    @classmethod
+    def exact(
+        cls, stack: Stack, sequences: int, frequencies: Array, generator: np.random.Generator, *, repeat: bool
+    ) -> Self:
+        """Sample the token ids of a small batch; with tied embeddings, positions with the same id are merged."""
+        words = generator.choice(stack.vocab, sequences * stack.tokens, p=frequencies, replace=repeat)
+        pattern = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens))
+        counts = np.ones(len(words), dtype=int)
+        if holds_words(stack):
+            words, of_word, counts = np.unique(words, return_inverse=True, return_counts=True)
+            members = np.eye(len(words))[of_word]
+            pattern = members.T @ pattern @ members / counts[:, None]
+        shares = counts / counts.sum()
+        return cls(words, shares, shares, counts, np.asarray(pattern, dtype=np.float64))
+
+    @classmethod
+    def of(
+        cls, stack: Stack, of_batch: int, frequencies: Array, count: int, generator: np.random.Generator
+    ) -> Self:  # fmt: skip
+        """Represent a large batch: frequent token ids by one position each, the other ids by samples.
+
+        A sampled position with labels represents the gradient of many ids; one without labels represents the positions
+        of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
+        """
+        ranked = frequencies
+        top = min(3 * count // 8, int((ranked > 0.5 / count).sum()))
+        others = np.arange(count - top)
+        tail, labelled = max(float(ranked[top:].sum()), np.finfo(float).tiny), others % 2 == 0
+        words = top + np.searchsorted(np.cumsum(ranked[top:]) / tail, (others + 0.5) / len(others))
+        words = np.minimum(np.maximum.accumulate(words - others) + others, len(ranked) - len(others) + others)
+        in_batch, have = min(tail, labelled.sum() / of_batch), labelled.sum()
+        parts = (
+            np.where(labelled, tail / have, 0.0),
+            np.where(labelled, in_batch / have, (tail - in_batch) / max(1, len(others) - have)),
+            np.full(len(others), tail / len(others)),
+        )
+        order, words = generator.permutation(count), np.concatenate([np.arange(top), words])
+        masses, shares, keys = (np.concatenate([ranked[:top], part])[order] for part in parts)
+        places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
+        seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
+        attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())
+        labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
+        return cls(words[order], masses, shares, labels, attention / attention.sum(-1, keepdims=True))
+
+    @classmethod
+    def alike(
+        cls, stack: Stack, of_batch: int, frequencies: Array, count: int, generator: np.random.Generator
+    ) -> Self:  # fmt: skip
+        """Represent a batch by positions of one sequence whose token ids differ, half of them with labels."""
+        labelled = (np.arange(count) % 2 == 0) | (count == of_batch)
+        have, chance = int(labelled.sum()), (frequencies + 1e-12) / (frequencies + 1e-12).sum()
+        return cls(
+            generator.choice(stack.vocab, count, replace=False, p=chance) if holds_words(stack) else np.arange(count),
+            labelled / have,
+            np.where(labelled, 1.0 / of_batch, (1.0 - have / of_batch) / max(1, count - have)),
+            np.full(count, max(1, round(of_batch / have))),
+            equal_weights(replace(stack, tokens=count), count),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Represented:
+    """A network with few positions, and samples of their logits and gradients.
+
+    Attributes:
+        solution: the network's forward and backward pass.
+        shares: share of all positions that each one represents in the curvature, (N,).
+        outputs: softmax and gradients at the logits.
+    """
+
+    solution: TwoPassSolution
+    shares: Array
+    outputs: Outputs
+
+    @classmethod
+    def of(
+        cls, stack: Stack, chosen: _Positions, frequencies: Array, seed: int, generator: np.random.Generator,
+        networks: int | None,
+    ) -> Self:  # fmt: skip
+        """Solve a network with few positions, and sample logits and labels of random networks."""
+        n = len(chosen.words)
+        few, law = replace(stack, tokens=n, sequences=1), frequencies
+        inputs = word_inputs(few, np.append(chosen.words, 0)[None]) if len(np.unique(chosen.words)) < n else None
+        solution = TwoPassSolution.of(few, seed, _SAMPLES, inputs, chosen.attention)
+        count, tied = networks or int(np.clip(_NUMBERS // (n * few.vocab), _LEAST, _MOST)), holds_words(few)
+        if tied:  # the first classes are the words of the positions
+            law = np.concatenate([law[chosen.words], np.delete(law, chosen.words)])
+        values, vectors = np.linalg.eigh(solution.forward.output[0] if tied else solution.output)
+        root = few.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
+        logits = root @ generator.standard_normal((count, n, few.vocab))
+        if tied:
+            every = np.arange(n)
+            logits[:, every, every] += few.output_scale * few.width**0.5 * solution.held[-1][0]
+        p = softmax(logits, axis=-1)
+        r, has = np.zeros_like(p), chosen.masses > 0.0
+        labels, masses = chosen.labels[has], chosen.masses[has][:, None]
+        r[:, has] = masses * (p[:, has] - generator.multinomial(labels, law, (count, len(labels))) / labels[:, None])
+        return cls(solution, chosen.shares, Outputs(p, r, np.ones(n, dtype=bool)))
+
+    def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
+        """Return E g·u for an optimizer's rule."""
+        w = moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
+        return float((self.outputs.r * w).sum((-2, -1)).mean())
+
+    def step(self, name: Optimizer, roles: Sequence[str]) -> BatchStep:
+        """Return an optimizer's step for these positions."""
+        w, speeds, (squares, sizes) = moves_of_outputs(self.solution, name, roles, self.outputs)
+        p, gain = self.outputs.p, (self.outputs.r * w).sum((-2, -1))
+        bent = (p * w**2).sum(-1) - (p * w).sum(-1) ** 2 + (1.0 - (p**2).sum(-1)) * speeds
+        size = gain if name == "normalized" else np.ones(1)
         curvature, change = (
-            float(labelled * has_seen[key].mean() + (1.0 - labelled) * has_not[key].mean())
-            for key in ("curvature", "change")
+            float((of_positions @ self.shares / size).mean()) for of_positions in (bent, (w**2).mean(-1) + speeds)
         )
         updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-        gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
-        if name == "muon":
-            ordered, of_few = np.sort(frequencies)[::-1], gains[0]
-            ranks = lru_cache(partial(noise_rank, ordered, of_batch, seed=seed))
-            for k, alone in enumerate((False, True)):
-                rule = spread_muon_rule(ranks, alone=alone)
-                w = moves_of_outputs(solution, name, chosen[name], every, {name: rule})[0]
-                gains[k] = float((r * w).sum((-2, -1)).mean())
-        steps[name] = BatchStep(name, gains[0], curvature, change, updates, gains[1], of_few)
-    return steps
+        return BatchStep(name, float((gain / size**0.5).mean()), curvature, change, updates)
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
@@ -225,44 +364,7 @@ def seconds_of(stack: Stack) -> float:
     return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))
 
 
-def _frequencies(law: TextLaw, few: Stack, generator: np.random.Generator) -> Array:
-    """Return the frequencies of labels, (V,).
-
-    With tied embeddings, the first classes are the words of the positions, drawn as often as the law says.
-    """
-    frequencies = np.zeros(few.vocab)
-    known = np.sort(law.frequencies)[::-1][: few.vocab]
-    frequencies[: len(known)] = known / known.sum()
-    if not holds_words(few):
-        return frequencies
-    words = generator.choice(few.vocab, few.rows, replace=False, p=(frequencies + 1e-12) / (frequencies + 1e-12).sum())
-    return np.concatenate([frequencies[words], np.delete(frequencies, words)])
-
-
-def _outputs(
-    solution: TwoPassSolution, generator: np.random.Generator, frequencies: Array, seen: Array, positions: int,
-    count: int,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Return the softmax at all positions of sampled networks, and a batch's gradients at the logits, (networks, N, V).
-
-    Args:
-        solution: the network's forward and backward pass.
-        generator: random generator of logits and labels.
-        frequencies: frequencies of labels, (V,).
-        seen: mask of the positions with labels, (N,).
-        positions: number of positions of the batch.
-        count: number of networks.
-    """
-    stack = solution.stack
-    n, vocab, tied, carriers = stack.rows, stack.vocab, holds_words(stack), int(seen.sum())
-    values, vectors = np.linalg.eigh(solution.forward.output[0] if tied else solution.output)
-    root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
-    logits = root @ generator.standard_normal((count, n, vocab))
-    if tied:
-        every = np.arange(n)
-        logits[:, every, every] += stack.output_scale * stack.width**0.5 * solution.held[-1][0]
-    p = softmax(logits, axis=-1)
-    each = max(1, round(positions / carriers))
-    r = np.zeros_like(p)
-    r[:, seen] = (p[:, seen] - generator.multinomial(each, frequencies, (count, carriers)) / each) / carriers
-    return p, r
+def _frequencies(law: TextLaw, vocab: int) -> Array:
+    """Return the frequencies of labels in descending order, (V,)."""
+    known = np.sort(law.frequencies)[::-1][:vocab]
+    return np.pad(known / known.sum(), (0, vocab - len(known)))

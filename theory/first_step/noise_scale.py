@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from theory.mean_field.kernels import Array
 from theory.mean_field.prediction import predict_sequences
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_groups import Coarse
 from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
@@ -166,7 +167,7 @@ class NoiseScale:
 def noise_scale(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
-    memory: float | None = None, coarse: bool = False,
+    memory: float | None = None, coarse: Coarse = False,
 ) -> NoiseScale:  # fmt: skip
     """Predict how the gradient depends on the batch size, and the noise scale of McCandlish et al. (2018).
 
@@ -182,7 +183,7 @@ def noise_scale(
         max_time: limit of the computing time in seconds, as in `predict`.
         memory: limit of the memory in bytes, as in `predict`.
         coarse: whether a text has about half as many groups of tokens, and few sampled heads above the first layer;
-            tied embeddings then require half as many tokens.
+            tied embeddings then require half as many tokens. "heads" keeps the groups.
 
     Raises:
         ValueError: as in `predict` for two sequences.

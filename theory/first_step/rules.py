@@ -72,6 +72,9 @@ _LOGARITHMS = (-36, 36)
 STREAM_SAMPLES = 1024
 """The number of gradient samples from which the difference between sign steps and C Δ is computed."""
 
+_WEAK = 4.0
+"""The smallest correlation of two tokens' factors that is a divisor, in standard deviations of its sampling error."""
+
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
@@ -107,7 +110,13 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
     sizes = np.sqrt(np.maximum(above.reshape(-1, squares.shape[1]) @ squares.T, 0.0) / use.shape[1])
     weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * use.shape[0] / len(seen)
     c = (weights @ squares).reshape(gradient.shape)
-    return c if use.factor is None else _over(c, use.factor)
+    if use.factor is None:
+        return c
+    # Where factors hardly correlate, the quotient of two small means is β E h_i h_j, with β the regression's slope.
+    beta = (weights @ squares**2 / (squares**2).mean(0)).reshape(gradient.shape) * use.rows / use.shape[0]
+    diagonal = np.diagonal(use.factor, axis1=-2, axis2=-1)
+    is_weak = use.factor**2 * len(seen) < _WEAK**2 * diagonal[..., :, None] * diagonal[..., None, :]
+    return np.where(is_weak, beta, _over(c, use.factor))
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:

@@ -156,8 +156,9 @@ class TwoPassSolution:
 
     @classmethod
     def of(
-        cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None
-    ) -> "TwoPassSolution":
+        cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None,
+        attention: Array | None = None,
+    ) -> "TwoPassSolution":  # fmt: skip
         """Run the forward pass of a network with one residual stream, and prepare its branches for an optimizer step.
 
         Args:
@@ -165,8 +166,10 @@ class TwoPassSolution:
             seed: random seed of attention samples and of samples of tokens.
             samples: largest number of samples of tokens.
             inputs: inputs, one batch; None for Gaussian inputs of words that all differ.
+            attention: attention weights with zero queries and keys, (N, N); None for those of the network's mask.
         """
-        tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
+        attention = attention_pattern(stack) if attention is None else attention
+        tokens = MatrixLayout(stack.rows, attention, stack.sequences)
         inputs = gaussian_inputs(stack) if inputs is None else inputs
         forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
         _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")

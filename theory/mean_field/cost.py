@@ -18,7 +18,7 @@ from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.text_groups import text_heads
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
-from theory.mean_field.token_groups import GroupLayout, group_heads, representative_count, token_groups
+from theory.mean_field.token_groups import Coarse, GroupLayout, group_heads, representative_count, token_groups
 from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
@@ -74,7 +74,7 @@ class Cost:
 
 def prediction_cost(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False,
-    coarse: bool = False,
+    coarse: Coarse = False,
 ) -> Cost:  # fmt: skip
     """Estimate the time and memory of `theory.predict` for a network, with the same result on every machine.
 
@@ -209,7 +209,7 @@ def has_cheaper_groups(stack: Stack) -> bool:
     return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
-def representatives(stack: Stack, *, coarse: bool = False, text: bool = False) -> GroupLayout:
+def representatives(stack: Stack, *, coarse: Coarse = False, text: bool = False) -> GroupLayout:
     """Return the few tokens of every sequence that represent groups of neighbouring tokens.
 
     Experts need several tokens of each group, except in a text, where their choices are averaged.
@@ -221,7 +221,7 @@ def representatives(stack: Stack, *, coarse: bool = False, text: bool = False) -
     return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
 
 
-def _representatives(stack: Stack, members: int = 1, *, coarse: bool = False) -> int:
+def _representatives(stack: Stack, members: int = 1, *, coarse: Coarse = False) -> int:
     """Return how many tokens represent all sequences, without computing their positions and weights.
 
     Args:
@@ -235,9 +235,9 @@ def _representatives(stack: Stack, members: int = 1, *, coarse: bool = False) ->
     return stack.sequences * of_one
 
 
-def _groups(*, coarse: bool) -> dict[str, Any]:
+def _groups(*, coarse: Coarse) -> dict[str, Any]:
     """Return arguments of `token_groups`, for about half as many groups if they are coarse."""
-    return {"alone": 6, "ratio": 2.0} if coarse else {}
+    return {"alone": 6, "ratio": 2.0} if coarse is True else {}
 
 
 def chunk(stack: Stack) -> int:
@@ -248,7 +248,7 @@ def chunk(stack: Stack) -> int:
     return each * max(1, -(-wanted // each), CHUNK_ENTRIES // (each * numbers))
 
 
-def grouped_chunk(stack: Stack, *, text: bool = False, coarse: bool = False) -> int:
+def grouped_chunk(stack: Stack, *, text: bool = False, coarse: Coarse = False) -> int:
     """Return how many batch entries are predicted at once if tokens are grouped.
 
     For one text it is even, so that entries with more and with fewer repeated token ids are predicted together.
@@ -286,7 +286,7 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
-def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float, float, float]:
+def _of_groups(stack: Stack, *, text: bool, coarse: Coarse = False) -> tuple[float, float, float]:
     """Return the cost with groups of tokens: seconds without samples, seconds for a sample, bytes for a sample."""
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative

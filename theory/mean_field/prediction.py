@@ -43,7 +43,7 @@ from theory.mean_field.recursion import forward_pass, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_gradient import loss_and_own_token
-from theory.mean_field.token_groups import GroupLayout
+from theory.mean_field.token_groups import Coarse, GroupLayout
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
 
@@ -98,7 +98,7 @@ class Prediction(NamedArrays):
 def predict(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_width: bool = False,
     patterns: int | None = None, target: float | None = None, grouped: bool | None = None, text: TextLaw | None = None,
-    max_time: float | None = None, memory: float | None = None, coarse: bool = False,
+    max_time: float | None = None, memory: float | None = None, coarse: Coarse = False,
 ) -> Prediction:  # fmt: skip
     """Predict the mean of every quantity of a random network in the limit of large width.
 
@@ -157,7 +157,7 @@ def predict(
 def _predicted(
     stack: Stack,
     windows: NDArray[np.integer] | None,
-    groups: tuple[bool | None, bool],
+    groups: tuple[bool | None, Coarse],
     text: TextLaw | None,
     sampling: tuple[int | None, float | None],
     limits: tuple[float | None, float | None],
@@ -197,7 +197,7 @@ def _predicted(
 def predict_sequences(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
-    memory: float | None = None, coarse: bool = False,
+    memory: float | None = None, coarse: Coarse = False,
 ) -> Prediction:  # fmt: skip
     """Predict squared gradient norms for two sequences, as sums within each sequence and between the two.
 
@@ -264,7 +264,7 @@ def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayou
 
 
 def _laid_out(
-    stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool, coarse: bool = False
+    stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool, coarse: Coarse = False
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
     """Return the inputs, and the tokens that are computed: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
@@ -392,7 +392,7 @@ def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
 
 def predicted_seconds(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
-    text: TextLaw | None = None, coarse: bool = False,
+    text: TextLaw | None = None, coarse: Coarse = False,
 ) -> float:  # fmt: skip
     """Estimate the processor seconds of `predict` on this machine by timing a smaller network.
 

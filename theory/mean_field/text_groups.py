@@ -34,7 +34,7 @@ import numpy as np
 
 from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
-from theory.mean_field.token_groups import COARSE_HEADS, GroupLayout, with_diagonal
+from theory.mean_field.token_groups import COARSE_HEADS, Coarse, GroupLayout, with_diagonal
 
 if TYPE_CHECKING:
     from theory.mean_field.text_law import TextLaw
@@ -45,7 +45,7 @@ _NOTHING = 1e-9
 _FIRST_HEADS, _HEADS = 32, 8
 
 
-def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
+def text_heads(layer: int, depth: int, *, coarse: Coarse = False) -> int:
     """Return the largest number of attention heads that are sampled in a layer for random text.
 
     With small embeddings, the stream consists almost only of the first layer's attention. The number of its heads
@@ -107,7 +107,7 @@ class TextLayout(GroupLayout):
     is_text: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:
+    def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: Coarse = False) -> TextLayout:
         """Add probes, which share one token id, to representatives whose token ids all differ.
 
         Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,11 @@ HEADS, COARSE_HEADS = 16, 2
 """The largest number of sampled heads where tokens differ, and with coarse groups in the layers between the ends."""
 
 
-def group_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
+Coarse = bool | Literal["heads"]
+"""Whether groups of tokens are coarse and sampled heads few; "heads" means fine groups with few heads."""
+
+
+def group_heads(layer: int, depth: int, *, coarse: Coarse = False) -> int:
     """Return the largest number of attention heads that are sampled in a layer.
 
     With many tokens, more heads would average out little.
@@ -57,7 +61,7 @@ class GroupLayout(MatrixLayout):
     pairs: Array
     twins: Array
     seen: Array
-    coarse: bool = False
+    coarse: Coarse = False
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
         """Repeat the representatives of one sequence for several sequences that do not attend to each other.

@@ -86,8 +86,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert value_of(card, "residual stream").startswith(stream)
     every_token = stack_from_config(path, tokens=16)[0]
     texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
-    assert energy == pytest.approx(texts["hidden_energy"], rel=0.05)
-    assert products == pytest.approx(texts["token_correlation"], rel=0.15)
+    assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
+        texts["token_correlation"], rel=0.15
+    )
     narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
     entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
@@ -176,8 +177,9 @@ def test_a_negative_critical_rate_is_unknown(capsys, monkeypatch):
     monkeypatch.setattr(card, "batch_steps", lambda *given, **how: {
         name: replace(step, curvature=-step.curvature) for name, step in whole(*given, **how).items()
     })  # fmt: skip
-    lines = found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
-    assert any("in step 1: unknown: the estimate from 64 tokens is negative for this network" in line for line in lines)
+    assert "in step 1: unknown: the estimate from 64 tokens is negative for this network" in str(
+        found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
+    )
 
 
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
@@ -194,8 +196,10 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     assert "2 encoder and 1 decoder layer, width 64" in lines[0]
     assert "tied head (theory: untied)" in " ".join(map(str.strip, lines[:2]))
     assert value_of(lines, "loss").startswith("unknown: the class ties both ends")
-    assert main(["predict", "--config", str(path), "--compare", "depth=2", "--batch", "4", "--text", "zipf:1"]) == 2
-    assert "--text distinct compares networks for tokens that all differ." in capsys.readouterr().err
+    assert (
+        main(["predict", "--config", str(path), "--compare", "depth=2", "--batch", "4", "--text", "zipf:1"]) == 2
+        and "--text distinct compares networks for tokens that all differ." in capsys.readouterr().err
+    )
 
 
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
@@ -229,7 +233,10 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Step 1 of gpt2, for 64 sequences of 32 and 16 tokens") and "unknown" not in said
-    assert said.endswith("by\n  --depth 3 --tokens 16 --batch 64 --learning-rate 1e-4\n")
+    assert (
+        said.startswith("Step 1 of gpt2, for 64 sequences of 32 and 16 tokens")
+        and "unknown" not in said
+        and said.endswith("by\n  --depth 3 --tokens 16 --batch 64 --learning-rate 1e-4\n")
+    )
     stack = stack_from_config(path, tokens=32, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)

@@ -9,6 +9,7 @@ from theory import NoRuleError, Stack, predict
 from theory.mean_field import averaged_units, overlap_variance, prediction
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.grouped_patterns import grouped_patterns
+from theory.mean_field.sequence_blocks import mean_sandwich
 from theory.mean_field.token_groups import token_groups
 
 # So wide that what products of two tokens vary by, of order n/d, does not enter.
@@ -34,6 +35,14 @@ def _deviations(one, other, names=()):
         [np.hypot(np.atleast_1d(one.errors[n]), np.atleast_1d(other.errors[n])) / b for _, b, n in pairs]
     )
     return relative, errors
+
+
+def test_blocks_between_three_sequences_add_up_to_the_whole_product():
+    """For blocks (batch, heads, samples, sequences, r, r) and a matrix without symmetry."""
+    generator = np.random.default_rng(0)
+    (first, other), middle = generator.standard_normal((2, 2, 3, 2, 3, 4, 4)), generator.random((2, 3, 2, 12, 12))
+    parts = [mean_sandwich(first, middle, other, shifts=range(k, k + 1)) for k in range(3)]
+    assert sum(parts) == pytest.approx(mean_sandwich(first, middle, other))
 
 
 @pytest.mark.parametrize("name", SHORT)

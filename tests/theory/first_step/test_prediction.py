@@ -321,3 +321,11 @@ def test_what_is_unknown_is_refused():
     for wrong in (1, True, 2.5, "16"):
         with pytest.raises(ValueError, match="^patterns must be None or an integer of at least 2, got "):
             first_step(Stack(query_key_scale=1.0), patterns=wrong)
+
+
+@pytest.mark.parametrize("scale", [50.0, 500.0])
+def test_signs_of_gated_units_for_tokens_that_hardly_correlate(scale):
+    """Sampled: 0.137 +- 0.004 in 8 networks of width 256 with the first scale."""
+    stack = Stack(placement="pre", width=256, depth=1, tokens=16, vocab=64, embedding_scale=scale, ffn="gated")
+    stack = replace(stack, output_projection="random", activation="silu")
+    assert first_step(stack, "adam").critical_rate == pytest.approx(0.137, rel=0.05)

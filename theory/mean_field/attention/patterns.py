@@ -63,7 +63,8 @@ def sampled_patterns(
         stack: the network.
         query_tokens: kernel of the N tokens that attend, (batch, N, N).
         key_tokens: kernel of the M tokens that are attended to, (batch, M, M).
-        allowed: positive where a token may attend, (N, M); None if all attend to all.
+        allowed: number of keys that each entry represents, up to a factor for each row, and 0 where a token may not
+            attend, (N, M); None if all attend to all.
         generator: random generator of the queries and keys.
         tied: whether queries are the keys, with one kernel.
         mirrored: whether entries of the batch come in pairs, of which the second has the first's normals with the
@@ -100,7 +101,8 @@ def sampled_patterns(
             capped = np.tanh(logits / stack.logit_softcap)
             logits, slopes = stack.logit_softcap * capped, 1.0 - capped**2
     if allowed is not None:
-        logits = np.where(allowed > 0, logits, -np.inf)
+        shares = allowed / allowed.max(-1, keepdims=True)
+        logits = np.where(allowed > 0, logits + np.log(np.where(allowed > 0, shares, 1.0)), -np.inf)
     return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes, coordinates, turns)
 
 
