@@ -77,7 +77,8 @@ def read_log(path: str | Path) -> LogLine:
     if not line.is_first:
         mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
         raise ValueError(
-            f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: log every step."
+            f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: "
+            "begin with fresh weights and log step 1."
         )
     return line
 
