@@ -75,11 +75,13 @@ _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
-_FINE = ["Step 1 is as predicted."]
-_NO_CAUSE = [
-    "Tested: sums, padding, tying, other initializations, clipping, squares and other units (docs/training_logs.md).",
-    "Next: log the norms of single matrices in the same file, give --text FILE, or run gradbounds probe on the module.",
-]
+_FINE, _NO_CAUSE = (
+    ["Step 1 is as predicted."],
+    [
+        "Tested: sums, padding, tying, other initializations, clipping, squares and other units (docs/training_logs.md).",
+        "Next: log the norms of single matrices in the same file, give --text FILE, or run gradbounds probe on the module.",
+    ],
+)
 _ALONE = [
     "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
 ]
@@ -410,8 +412,8 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
 
     The usual factors are within two standard deviations, for the norm of its logarithm.
     """
-    line, most = healthy.line, math.exp(2.0 * healthy.line.norm_deviation / healthy.line.norm)
-    by = 2.0 * line.loss_deviation / line.loss
+    line = healthy.line
+    by, most = 2.0 * line.loss_deviation / line.loss, math.exp(2.0 * line.norm_deviation / line.norm)
     pairs = (
         ("loss", printed.loss, line.loss, 1.0 - by, 1.0 + by, ".4g"),
         ("gradient norm", printed.norm, line.norm, 1.0 / most, most, ".3g"),
