@@ -68,7 +68,7 @@ _FEWEST_TOKENS = 128
 
 # Below this factor of the tangent kernel, the error of a critical rate is larger: with 4, 12 and 16 layers of width 256
 # and factors of 0.2 and more, rates of networks are up to 2.4 times as large.
-_LEAST_SCALE, _ROUGH = 0.5, 2.5
+LEAST_SCALE, ROUGH = 0.5, 2.5
 
 _FEWER = 0.69
 """The smallest ratio of Adam's or SGD's critical rate by 64 positions to the rate by 8 to 32.
@@ -275,11 +275,11 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = result.values["matrices_sq"] / steps["sgd"].gain
-    factor = 1.0 + ERRORS["critical_rate"] if scale > _LEAST_SCALE else _ROUGH
+    factor = 1.0 + ERRORS["critical_rate"] if scale > LEAST_SCALE else ROUGH
     low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
     critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
     if min(critical.values()) <= 0.0:
-        return {"no_rule": f"unknown: the estimate from {soon[0]} tokens is negative for this network"}
+        return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
