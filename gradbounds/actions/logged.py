@@ -57,8 +57,8 @@ _MOST_TEXTS = 6
 # The logarithm of a ratio of norms below which the search for a text ends.
 _CLOSE = 0.02
 
+# The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
-"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
 # The largest relative error of a norm with coarse groups and plain units (0.13% was measured), and with fine groups and
 # few heads (1.0% was measured); with coarse groups and gated units it is `COARSE`.
 _OF_COARSE = 0.01
@@ -163,8 +163,7 @@ class _Theory:
 
     def _error(self) -> float:
         """Return the largest relative error of a norm from coarse groups or few heads, in either direction."""
-        gated = COARSE if self._coarse is True and self.stack.ffn == "gated" else _OF_COARSE
-        return gated if self._coarse else 0.0
+        return (COARSE if self._coarse is True and self.stack.ffn == "gated" else _OF_COARSE) if self._coarse else 0.0
 
     def seconds(self, stack: Stack) -> float:
         """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
