@@ -364,7 +364,7 @@ def _run_lines(
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
-    other = " (--tokens N)" * (longest is not None and not fewer)
+    other = " (max; --tokens N)" * (longest is not None and not fewer)
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; log: {_LOG_VIEW}"]
     is_bound = first.result is None or first.result.values["line"].is_bound
     runs = " at most)" if is_bound else ") in 19 of 20 runs"
@@ -447,8 +447,7 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
         change: the change.
         tokens: number of tokens of the sequence.
     """
-    here = furthest(table if run is None else run.columns("layers"))
-    if here < UNEVEN:
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
         return [card_row(_EVENED, "no tested change of one setting makes the layers clearly more even (--compare)")]
@@ -458,8 +457,7 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
     loss = (f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss") + (
         f", norm {change.norm:.3g}" if change.norm else f" (for {tokens} tokens)" * bool(run)
     )
-    within = f"within {change.first_over_last:.3g}x (now {float(f'{here:.2g}'):g}x)"
-    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {within}, {loss}; --compare {flag}")]
+    return [card_row(_EVENED, f"{change.words}: within {change.first_over_last:.3g}x, {loss}; --compare {flag}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -191,6 +191,14 @@ def test_what_rows_that_hold_one_word_see():
         weights = chances[:, None, None] * share
         expected = (weights * pairs).sum(0) / weights.sum(0)
         np.testing.assert_allclose(tokens.coincidences[np.ix_(at, at)], expected, atol=1e-8)
+    # The sum of a row's weights varies as far as its tokens repeat; both texts of one sequence are one deviation apart.
+    repeats = ((sees @ (equal - same * itself)) * sees).sum(-1) / sees.sum(1) ** 2
+    np.testing.assert_allclose(tokens.varying[tokens.beside, 0] ** 2, chances @ repeats, atol=1e-8)
+    others, one = np.tril(np.ones((3, 3)), -1), TextLayout.of(token_groups(3, causal=True), law)
+    shared = others @ equal[:, :3, 3:] @ others.T / np.outer(*[np.arange(1, 4)] * 2) / same
+    more, fewer = one.likelier(2)[:, one.beside][..., one.beside]
+    variance = np.tensordot(chances, (shared - np.tensordot(chances, shared, 1)) ** 2, 1)
+    np.testing.assert_allclose((more - fewer) / 2.0, np.sqrt(variance), atol=1e-4)  # the root of a rounded 0
 
 
 @pytest.mark.parametrize("fields", [{"mask": "causal"}, QUERIES | {"mask": "causal", "positions": "learned"}])

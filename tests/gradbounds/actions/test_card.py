@@ -57,7 +57,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
-    assert f"64 sequences of {batch['stack']['tokens']} tokens (--tokens N), Zipf's law" in "\n".join(card)
+    assert f"64 sequences of {batch['stack']['tokens']} tokens (max; --tokens N), Zipf's law" in "\n".join(card)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
