@@ -65,7 +65,7 @@ def layer_lines(
         lines.append(
             card_row(
                 "experts", f"of {tokens_text(stack)}, the fullest takes {load[0]:.0%} in layer 1, {load[-1]:.0%} in "
-                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
+                f"the last (even: {stack.experts_per_token / stack.experts:.0%}); no batch's load",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -122,7 +122,7 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
     if len(scores) < 2 or not whole:
         return ""
     share = sum(float(gradients[name] @ gradients[name]) for name in scores) / whole
-    return f" (both {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
+    return f" (sum {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
 
 
 def _by_ratio(ratios: dict[str, float], of_scores: str) -> str:
@@ -168,17 +168,15 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
     of_what = " of layers and used experts" * bool(stack.experts)
-    steps = f"equal steps{of_what} whatever these ratios are, so theory gives no reason for a change"
+    steps = f"equal steps{of_what or ' in all layers'}, so theory gives no reason to change these ratios"
     if over_layers >= 1 + FLAT:
-        steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, whatever these ratios are"
+        steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    included = ", and its critical rate includes that" * (not stack.experts)
-    adamw = (
-        f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}{included}"
-    )
+    included = "; the critical rate below counts that" * (not stack.experts)
+    of_loss = f"AdamW's step in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
     return [
-        card_row("AdamW, Muon", adamw),
+        card_row("AdamW, Muon", f"{steps}; {of_loss}{included}"),
         card_row(
             "SGD moves",
             f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import Asked, law_of
+from gradbounds.actions.card import LEAST_SCALE, ROUGH
 from gradbounds.actions.first_line import scale_of_batch
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -19,7 +20,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import Stack
 from theory.coverage import require
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, BatchStep, batch_steps, seconds_of
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.stack.optimizers import Optimizer
 
@@ -105,8 +106,8 @@ def predict_rate(
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]
         raise ValueError(
-            f"the critical rate of {' and '.join(failed)} is unknown: its estimate from {POSITIONS} tokens is negative "
-            f"for this network{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
+            f"the critical rate of {' and '.join(failed)} is unknown: theory's estimate of the gain or curvature "
+            f"is not positive here{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
         )
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
@@ -120,7 +121,7 @@ def predict_rate(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
-            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS,
+            *_table(table), "", *_sentences(rate, warmup_steps, steps, scale), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *note_lines(notes),
@@ -146,7 +147,7 @@ def _table(table: pd.DataFrame) -> list[str]:
     rows = [
         (
             row.optimizer,
-            f"not predicted: {row.rate / row.critical_rate:.2g} times the critical rate"
+            "not predicted (see below)"
             if row.region == _BEYOND
             else f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}",
             f"{row.logit_change:.2g}",
@@ -157,26 +158,30 @@ def _table(table: pd.DataFrame) -> list[str]:
     return table_lines(names, rows)
 
 
-def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
-    """State the region of every optimizer's step, and when a warm-up passes the critical rate."""
-    lines = []
+def _sentences(
+    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], scale: float | None
+) -> list[str]:  # fmt: skip
+    """State the region of every optimizer's step, its critical rate, and when a warm-up passes this rate."""
+    lines, factor = [], 1.0 + ERRORS["critical_rate"] if (scale or 0.0) > LEAST_SCALE else ROUGH
     for each in steps:
-        where = (
-            f"{each.optimizer}: the learning rate is {each.region}{' of' * (each.region == EDGE)} the region where the"
-        )
-        lines.append(f"{where} quadratic approximation of the loss holds.")
-        share = each.step.critical_rate / rate
+        (name, update), critical = each.update, each.step.critical_rate
+        lines += [
+            f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
+            f"  {_WORDS[each.region]}", *[_BAND.format(critical / factor, critical * factor)] * (scale is not None and scale >= LEAST_MEASURED),
+        ]  # fmt: skip
+        share = critical / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
-            at = math.ceil(share * warmup_steps)
-            begin = each.rate / each.step.critical_rate
             lines.append(
-                f"  The warm-up starts at {begin:.1%} of step 1's critical rate and exceeds it from step {at} of "
-                f"{warmup_steps} on.\n  Whether those steps are safe is unknown: training changes the critical rate."
+                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from step "
+                f"{math.ceil(share * warmup_steps)} of {warmup_steps} on.\n  Whether those steps are safe is unknown: training changes the critical rate."
             )
         else:
-            lines.append(f"  A linear warm-up to {rate:g} passes the critical rate after {share:.1%} of its steps.")
+            lines += [
+                f"  A linear warm-up to {rate:g} passes step 1's critical rate after {share:.1%} of its steps.",
+                f"  Training changes the critical rate. Step 1 of N warm-up steps has the learning rate {rate:g}/N.",
+            ]
     return lines
 
 
@@ -187,7 +192,19 @@ _MUON = (
     "Muon on captions, 4 to 128 sequences: the fall of the loss was within its error in 13 of 16 networks.\n"
     "The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times."
 )
-_UNSCALED = "The batch's gradient is unknown here. With small embeddings, these critical rates are far too small."
+_UNSCALED = (
+    "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
+    "With small embeddings, they are far too small."
+)
+_WORDS = {
+    INSIDE: f"The change of the loss is predicted: both numbers are at most {_LOGITS[0]:g} and {_UPDATES[0]:g}.",
+    EDGE: f"The predicted change of the loss is less accurate above {_LOGITS[0]:g} or {_UPDATES[0]:g}.",
+    _BEYOND: f"The change of the loss is only predicted up to {_LOGITS[1]:g} and {_UPDATES[1]:g}.",
+}
+_BAND = (
+    "  Below {:.1e} the loss falls in step 1, above {:.1e} its quadratic approximation rises (in 9 of 10\n"
+    "  sampled networks of widths 192 to 512)."
+)
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",

@@ -57,8 +57,8 @@ _MOST_TEXTS = 6
 # The logarithm of a ratio of norms below which the search for a text ends.
 _CLOSE = 0.02
 
+# The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
-"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
 # The largest relative error of a norm with coarse groups and plain units (0.13% was measured), and with fine groups and
 # few heads (1.0% was measured); with coarse groups and gated units it is `COARSE`.
 _OF_COARSE = 0.01
@@ -75,7 +75,13 @@ _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
-_FINE = ["Step 1 is as predicted."]
+_FINE, _NO_CAUSE = (
+    ["Step 1 is as predicted."],
+    [
+        "Tested: sums, padding, tying, other initializations, clipping, squares and other units (docs/training_logs.md).",
+        "Next: log the norms of single matrices in the same file, give --text FILE, or run gradbounds probe on the module.",
+    ],
+)
 _ALONE = [
     "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
 ]
@@ -157,8 +163,7 @@ class _Theory:
 
     def _error(self) -> float:
         """Return the largest relative error of a norm from coarse groups or few heads, in either direction."""
-        gated = COARSE if self._coarse is True and self.stack.ffn == "gated" else _OF_COARSE
-        return gated if self._coarse else 0.0
+        return (COARSE if self._coarse is True and self.stack.ffn == "gated" else _OF_COARSE) if self._coarse else 0.0
 
     def seconds(self, stack: Stack) -> float:
         """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
@@ -387,7 +392,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains these numbers."]
+        return [*lines, f"None of {len(ranked)} tested causes explains these numbers.", *_NO_CAUSE]
     lines += [
         f"Causes that explain these numbers ({sum(cause.tried for cause in ranked)} tested; "
         "texts first, then the nearest):"
@@ -402,11 +407,19 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
 
 
 def off_words(healthy: Cause, printed: LogLine) -> list[str]:
-    """Describe in words whether the loss or the gradient norm differs from its prediction, and by which factor."""
-    pairs = (("loss", printed.loss, healthy.line.loss), ("gradient norm", printed.norm, healthy.line.norm))
+    """Describe whether the loss or the gradient norm differs from its prediction, by which factor, and what is usual.
+
+    The usual factors are within two standard deviations, for the norm of its logarithm.
+    """
+    line = healthy.line
+    by, most = 2.0 * line.loss_deviation / line.loss, math.exp(2.0 * line.norm_deviation / line.norm)
+    pairs = (
+        ("loss", printed.loss, line.loss, 1.0 - by, 1.0 + by, ".4g"),
+        ("gradient norm", printed.norm, line.norm, 1.0 / most, most, ".3g"),
+    )
     return [
-        f"the {name} is {number / theory:.4g} times the prediction ({abs(off):.3g} deviations)"
-        for (name, number, theory), off in zip(pairs, healthy.offs(printed), strict=True)
+        f"the {name} is {number / theory:.4g} times the prediction (19 of 20 runs: {low:{digits}} to {high:{digits}})"
+        for (name, number, theory, low, high, digits), off in zip(pairs, healthy.offs(printed), strict=True)
         if number is not None and abs(off) > _BEYOND
     ]
 

@@ -88,9 +88,9 @@ def compare_logs(
             *(f"{file}: {has_line({'loss': read.line.loss, 'gradient norm': read.line.norm})}, {read.line.facts()}."
               for file, read in zip(files, reads, strict=True)),
             *dict.fromkeys(line for read in reads for line in read.lines),
-            f"Ratio, first divided by second: {has_line(ratios)}.", "",
+            f"Ratio, first divided by second: {has_line(ratios)}.",
+            *([] if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))), "",
             *([_agreement(ratios)] if agree else _explained(near, tried)), *_of_parameters(table, far),
-            *([] if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))),
         ],
         alarm=not agree,
     )  # fmt: skip
@@ -143,9 +143,8 @@ def judged_quickly(
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
     """Return a log's first step; without a norm, that of the parameters that both logs have."""
-    if line.norm is not None or table.empty:
-        return line
-    return replace(line, norm=float(np.linalg.norm(table[column])))
+    is_known = line.norm is not None or table.empty
+    return line if is_known else replace(line, norm=float(np.linalg.norm(table[column])))
 
 
 def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.DataFrame) -> list[PairCause]:
@@ -214,8 +213,7 @@ def _explained(near: pd.DataFrame, tried: int) -> list[str]:
     """Return the causes that give the ratios, and the number of tested ones."""
     if near.empty:
         return [f"The logs differ. None of {tried} tested causes gives these ratios. Compare each log with theory."]
-    alone = "The logs differ, and they alone do not tell which one is right."
-    return [f"{alone} Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
+    return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
         f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
 

@@ -224,9 +224,10 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
         for scale in (larger, 0.5 * larger, 0.2 * larger, 0.1 * larger) if stack.embeddings == "tied" else ():
             times = scale / stack.embedding_scale
             if times > 1.0:
-                yield f"embedding times {times:.3g}, its tied matrix unchanged", {"embedding_scale": scale}
+                yield f"embedding output {times:.3g}x, head kept", {"embedding_scale": scale}
         if stack.embeddings != "tied":
-            yield "larger embeddings", {"embedding_scale": larger}
+            times = float(f"{larger / stack.embedding_scale:.3g}")
+            yield f"embeddings {times:,g}x larger", {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

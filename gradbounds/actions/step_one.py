@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
 from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine
-from gradbounds.actions.logged import TRAINED, Cause
+from gradbounds.actions.logged import TRAINED, Cause, off_words
 from gradbounds.actions.logged_as import has_line
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -82,12 +82,7 @@ class StepOne:
         healthy = Cause("", self.line)
         if healthy.explains(run):
             return "as predicted"
-        offs = " and ".join(
-            f"{off:+.3g} deviations in the {name}"
-            for name, off in zip(("loss", "norm"), healthy.offs(run), strict=True)
-            if off
-        )
-        return f"off by {offs}; gradbounds predict --logged tests the causes"
+        return f"off: {' and '.join(off_words(healthy, run))}; gradbounds predict --logged tests the causes"
 
 
 def _number(value: Any) -> float:

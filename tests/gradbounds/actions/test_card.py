@@ -57,7 +57,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
-    assert f"64 sequences of {batch['stack']['tokens']} tokens (--tokens N), Zipf's law" in "\n".join(card)
+    assert f"64 sequences of {batch['stack']['tokens']} tokens (max; --tokens N), Zipf's law" in "\n".join(card)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
@@ -111,7 +111,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 def test_no_change_of_the_loss_beyond_its_approximation(capsys):
     rate = ["predict", "--width", "64", "--vocab", "128", "--batch", "4", "--learning-rate", "1000"]
     assert main(rate) == 0
-    assert re.search(r"\n +adam +not predicted: [\de+.]+ times the critical rate ", capsys.readouterr().out)
+    assert re.search(r"(?s)\n +adam +not predicted .*only predicted up to 2 and 0.5\.", capsys.readouterr().out)
     assert main([*rate, "--warmup-steps", "1000000000"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"\n +adam +-\d", said) and "% of step 1's critical rate and exceeds it from step" in said
@@ -177,7 +177,7 @@ def test_a_negative_critical_rate_is_unknown(capsys, monkeypatch):
     monkeypatch.setattr(card, "batch_steps", lambda *given, **how: {
         name: replace(step, curvature=-step.curvature) for name, step in whole(*given, **how).items()
     })  # fmt: skip
-    assert "in step 1: unknown: the estimate from 64 tokens is negative for this network" in str(
+    assert "in step 1: unknown: theory's estimate of the gain or of the curvature is not positive here" in str(
         found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
     )
 

@@ -212,7 +212,7 @@ def test_planted_norms(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
-    assert " tested causes explains these numbers." in str(result)
+    assert re.search(r" tested causes explains these numbers.\nTested: .*\nNext: ", str(result))
     assert not result.to_frame()["explains"].any()
 
 

@@ -46,8 +46,12 @@ def test_a_loop_prints_both_lines_once(first, shown):
     ("loss", "norm", "verdict"),
     [
         (1.0, None, "no gradient norm: as predicted"),
-        (1.0, 2.0, " deviations in the norm; gradbounds predict --logged tests the causes"),
-        (1.5, None, " deviations in the loss; gradbounds predict --logged tests the causes"),
+        (
+            1.0,
+            2.0,
+            " times the prediction (19 of 20 runs: 0.844 to 1.19); gradbounds predict --logged tests the causes",
+        ),
+        (1.5, None, "off: the loss is 1.5 times the prediction (19 of 20 runs: "),
         (0.3, 9.0, " of ln V: the weights are trained"),
         (float("nan"), 1.0, ": not positive and finite"),
         (1.0, 0.0, ": not positive and finite"),
@@ -97,7 +101,7 @@ def test_the_callback_prints_at_step_1(trained):
     lines = trained([(1, {"eval_loss": 5.0}), (1, {"loss": 5.6, "grad_norm": 1e6}), (2, {"loss": 5.0})])
     assert len(lines) == 2
     assert "at 24 sequences of 4 tokens" in lines[0]
-    assert lines[1].startswith("run:    loss 5.6, gradient norm 1e+06: off by ")
+    assert lines[1].startswith("run:    loss 5.6, gradient norm 1e+06: off: ")
     assert "at 8 sequences of 4 tokens" in trained([(1, {"loss": 5.6})], batch=8)[2]
 
 
