@@ -59,14 +59,6 @@ def test_draws_of_different_cells_and_blocks_have_seeds_of_their_own():
     assert len({cells[0].block_seed(0, block) % 2**32 for block in range(10_000)}) == 10_000
 
 
-def test_cell_keys_hold_only_what_differs():
-    assert Cell(Stack()).key == '{"device":"cpu","dtype":"float32","engine":"conditioned","stack":{}}'
-    assert '"stack":{"depth":2,"tokens":3,"vocab":5,"width":8}' in Cell(SMALL).key
-    assert Cell(SMALL, device="cuda:1").key == Cell(SMALL, device="cuda").key
-    text = TextWindows(ids=np.zeros((2, 4), int), digest="abc", source="a.txt")
-    assert Cell(SMALL, text=text).key != Cell(SMALL).key
-
-
 def test_float64_and_float32_sample_the_same_law():
     """Means of 4000 draws each; false alarm 1e-5 per quantity."""
     single, double = sample(SMALL, draws=4000, seed=0), sample(SMALL, draws=4000, seed=0, dtype="float64")
