@@ -160,10 +160,9 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = _times(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
-    same = np.isfinite(_profile(middle, "stream_coefficient", layers))
-    responses = _profile(middle, "scale_response", layers)
+    same, responses = (_profile(middle, name, layers) for name in ("stream_coefficient", "scale_response"))
     starts = [finding.layer for finding in residual]
-    apart = () if alone else _steps_apart(energies, responses, same, layers, starts, kinds)
+    apart = () if alone else _steps_apart(energies, responses, np.isfinite(same), layers, starts, kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = _times(factor)
@@ -178,8 +177,8 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     largest = max(norms[np.isfinite(norms)], default=0.0)
     for layer, norm in zip(layers, norms, strict=True):
         if norm < _VANISHED * largest and layer not in silent:
-            what = "its gradient norm is {} of the largest layer's"
-            yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
+            share = (float(norm / largest),)
+            yield Finding(int(layer), "vanishing", "its gradient norm is {} of the largest layer's", share, digits=1)
 
 
 def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:

@@ -79,8 +79,8 @@ _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _NO_CAUSE = (
     ["Step 1 is as predicted."],
     [
-        "Tested: sums, padding, tying, other initializations, clipping, squares and other units (docs/training_logs.md).",
-        "Next: log the norms of single matrices in the same file, give --text FILE, or run gradbounds probe on the module.",
+        "Tested: sums, padding, tying, initializations, clipping, squares, other units (docs/training_logs.md).",
+        "Next: log the norms of single matrices in this file, give --text FILE, or run gradbounds probe on the module.",
     ],
 )
 _ALONE = [
@@ -277,20 +277,15 @@ def predict_logged(
                 break
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
-        title(stack),
-        *drawn_lines(notes),
-        "",
+        title(stack), *drawn_lines(notes), "",
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
         *[f"+- includes {theory.error:.0%} for coarse groups of tokens or few attention heads."] * (theory.error > 0),
-        "",
-        *verdict.lines,
-        *layer_lines(layers, unmatched),
-        *note_lines(notes),
-    ]
+        "", *verdict.lines, *layer_lines(layers, unmatched), *note_lines(notes),
+    ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
         "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,

@@ -96,9 +96,8 @@ def one_step(
             for name, moved, size in zip(stepped, differences, sizes, strict=True)
             if (rate := watch.rates.get(name)) is not None
         ]
-        moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"]).astype(
-            {"relative": float}
-        )
+        names = ["parameter", "matrix", "optimizer", "rate", "moved", "relative"]
+        moves = pd.DataFrame(rows, columns=names).astype({"relative": float})
         alarms, notes = [(names, what) for _, names, what in watch.alarms], list(watch.notes)
         if isfinite(before) and any(watch.rates.values()) and not isfinite(after):
             alarms.append(((), f"after step {watch.taken} the loss is {after:g}"))
