@@ -199,8 +199,7 @@ class _Theory:
     def is_sure(self, healthy: Cause, logged: LogLine) -> bool:
         """Return whether the verdict is the same for norms larger and smaller by the error of coarse groups."""
         line = healthy.line
-        variance = line.norm_deviation**2 - (self.error * line.norm) ** 2
-        narrow = replace(line, norm_deviation=max(variance, 0.0) ** 0.5)
+        narrow = replace(line, norm_deviation=max(line.norm_deviation**2 - (self.error * line.norm) ** 2, 0.0) ** 0.5)
         return all(
             Cause("", _times(narrow, 1.0, factor)).explains(logged) == healthy.explains(logged)
             for factor in (1.0 / (1.0 + self.error), 1.0 + self.error)

@@ -228,12 +228,11 @@ class _Positions:
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
-        ranked = frequencies
-        top = min(3 * count // 8, int((ranked > 0.5 / count).sum()))
+        top = min(3 * count // 8, int((frequencies > 0.5 / count).sum()))
         others = np.arange(count - top)
-        tail, labelled = max(float(ranked[top:].sum()), np.finfo(float).tiny), others % 2 == 0
-        words = top + np.searchsorted(np.cumsum(ranked[top:]) / tail, (others + 0.5) / len(others))
-        words = np.minimum(np.maximum.accumulate(words - others) + others, len(ranked) - len(others) + others)
+        tail, labelled = max(float(frequencies[top:].sum()), np.finfo(float).tiny), others % 2 == 0
+        words = top + np.searchsorted(np.cumsum(frequencies[top:]) / tail, (others + 0.5) / len(others))
+        words = np.minimum(np.maximum.accumulate(words - others) + others, len(frequencies) - len(others) + others)
         in_batch, have = min(tail, labelled.sum() / of_batch), labelled.sum()
         parts = (
             np.where(labelled, tail / have, 0.0),
@@ -241,7 +240,7 @@ class _Positions:
             np.full(len(others), tail / len(others)),
         )
         order, words = generator.permutation(count), np.concatenate([np.arange(top), words])
-        masses, shares, keys = (np.concatenate([ranked[:top], part])[order] for part in parts)
+        masses, shares, keys = (np.concatenate([frequencies[:top], part])[order] for part in parts)
         places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
         seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
         attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())
