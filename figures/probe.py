@@ -31,8 +31,7 @@ def probe(table: pd.DataFrame) -> Figure:
     if (energy := rows["energy"]).max() < _CONSTANT * energy.min():
         note += rf"; $\|x_l\|^2/d = {energy.mean():.3g}$ after every layer"
         del labels["energy"]
-    deepest = rows[rows["depth"] == rows["depth"].max()].sort_values("layer")
-    gradients = deepest.groupby("part", sort=False)["gradient"]
+    gradients = rows[rows["depth"] == rows["depth"].max()].sort_values("layer").groupby("part", sort=False)["gradient"]
     ratios = gradients.last() / gradients.first()
     with style():
         shape = (len(parts), 2) if len(labels) == 2 else (-(-len(parts) // 2), min(2, len(parts)))

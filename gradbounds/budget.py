@@ -249,8 +249,7 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = 
                   for count, less in fewer.items()]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
         chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])
-        better = max(1, sum(count >= chosen.arguments["patterns"] for count in _halves(asked)))
-        ways.insert(better, chosen)
+        ways.insert(max(1, sum(count >= chosen.arguments["patterns"] for count in _halves(asked))), chosen)
     return ways
 
 

@@ -55,8 +55,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
         chosen = {name: values[name][at] for group, at in zip(groups, choice, strict=True) for name in group}
         stack = {name: value for name, value in chosen.items() if value not in TIED.get(name, ())}
         width = stack.get("width", FIELDS["width"].default)
-        tied = {name: TIED[name][value](width) for name, value in chosen.items() if name not in stack}
-        yield Stack(**stack, **tied)
+        yield Stack(**stack, **{name: TIED[name][value](width) for name, value in chosen.items() if name not in stack})
 
 
 def field_name(given: str) -> str:

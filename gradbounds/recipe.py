@@ -87,8 +87,7 @@ def read_recipe(path: Path) -> Recipe:
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
-    is_file = recipe.text not in ("", *TEXTS)
-    return replace(recipe, text=str(beside)) if is_file and not is_manifest else recipe
+    return replace(recipe, text=str(beside)) if (recipe.text not in ("", *TEXTS)) and not is_manifest else recipe
 
 
 def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:

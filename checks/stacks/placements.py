@@ -57,8 +57,7 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
             fit = power_law(depth, norm, chosen["sem"])
             theory = chosen["predicted"].to_numpy()
             low, high = fit.interval()
-            known = np.isfinite(theory).all()
-            predicted = power_law(depth, theory, relative * theory).exponent if known else np.nan
+            predicted = power_law(depth, theory, relative * theory).exponent if np.isfinite(theory).all() else np.nan
             rows.append((placement, layer, fit.exponent, low, high, predicted))
     return pd.DataFrame(rows, columns=["placement", "layer", "exponent", "low", "high", "predicted"])
 

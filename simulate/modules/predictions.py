@@ -65,8 +65,7 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
         return {}
     # Single precision rounds 1 - p, too, times the weight of a position, which is 1/positions of a mean; where autocast
     # made the logits, their derivatives are rounded as these are.
-    relative = max(_ROUNDING, torch.finfo(slope.dtype).eps)
-    clear, rounding = rows[counted], relative * sizes[counted] + _SINGLE / len(rows)
+    clear, rounding = rows[counted], max(_ROUNDING, torch.finfo(slope.dtype).eps) * sizes[counted] + _SINGLE / len(rows)
     if bool((clear.sum(-1).abs() > rounding).any()):
         return {}
     facts = {"classes": float(classes)}

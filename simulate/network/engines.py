@@ -161,8 +161,7 @@ class MapEngine(ABC):
         if not learned:
             return times(rows, factor)
         while len(self.scalars) < layer:
-            zeros = torch.zeros(self.streams.draws, dtype=self.dtype, device=self.streams.device)
-            self.scalars.append(Scalar(zeros))
+            self.scalars.append(Scalar(torch.zeros(self.streams.draws, dtype=self.dtype, device=self.streams.device)))
         return self._through(ScalarUse(self.scalars[layer - 1]), "scalar", rows)
 
     def _through(self, random_map: RandomMap, name: str, rows: Tensor) -> Tensor:

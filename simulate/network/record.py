@@ -112,8 +112,7 @@ class Record:
             values, experts = norms.of(prefix + role), copies(stack, role)
             if experts > 1:
                 dense = values[:, : stack.dense_layers]
-                summed = values[:, stack.dense_layers :].unflatten(1, (-1, experts)).sum(2)
-                values = torch.cat([dense, summed], 1)
+                values = torch.cat([dense, values[:, stack.dense_layers :].unflatten(1, (-1, experts)).sum(2)], 1)
             for value in values.unbind(1):
                 self.layer(f"grad_sq_{role}", value)
         if stack.dense_layers:

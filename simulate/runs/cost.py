@@ -77,8 +77,7 @@ def _dense(s: Stack) -> tuple[float, float]:
 def _conditioned(s: Stack) -> tuple[float, float]:
     """Count random numbers and flops of one draw of the conditioned engine: n rows and seven products per map."""
     maps = [*_maps(s), (s.rows, s.width, s.vocab)]
-    normals = sum(rows * (a + b + rows) for rows, a, b in maps)
-    return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
+    return sum(rows * (a + b + rows) for rows, a, b in maps), sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
 def _gram(s: Stack) -> tuple[float, float]:

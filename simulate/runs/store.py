@@ -217,8 +217,7 @@ class Run:
             ValueError: a file is damaged or not from a sweep, a draw is stored twice, or a block lacks draws.
         """
         sizes = {cell.name: cell.draws_per_block for cell in cells}
-        tables = self._held([*KEY, "block"])
-        return {block for file, rows in tables for block in check_whole_blocks(file, rows, sizes)}
+        return {block for file, rows in self._held([*KEY, "block"]) for block in check_whole_blocks(file, rows, sizes)}
 
     def samples(self) -> "list[Samples]":
         """Load all sampled networks of the run, as one `Samples` object for each configuration.

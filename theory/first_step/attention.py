@@ -67,8 +67,7 @@ class FixedAttention(Branch):
         )
         self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * attended, seen)]
         if "WO" in shapes:
-            rows = shapes["WO"][0] * attended * gain(self.stack, "WV")
-            self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
+            self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * attended * gain(self.stack, "WV"), seen))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
         """Return the loss gradients at the attention branch's input and matrices, from the gradient at its output.

@@ -235,5 +235,4 @@ def _check_sequences(sequences: int) -> None:
 
 def _scale(single: Array, product: Array) -> Array:
     """Return the noise scale (S − C)/C, infinite where C is 0."""
-    scales = np.full(np.shape(single), np.inf)
-    return np.divide(single - product, product, out=scales, where=product > _NONE * single)
+    return np.divide(single - product, product, out=np.full(np.shape(single), np.inf), where=product > _NONE * single)

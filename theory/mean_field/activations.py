@@ -266,8 +266,7 @@ def _series_in_range(function: Callable[[Any], Any], start: float) -> NDArray[np
         ValueError: as in `_integrated_series`.
     """
     points = chebpts1(_RANGE_NODES)
-    scales = np.exp(_RANGE * (start + (points + 1) / 2))
-    series = _integrated_series(function, tuple(scales))
+    series = _integrated_series(function, tuple(np.exp(_RANGE * (start + (points + 1) / 2))))
     return None if np.isnan(series).any() else series @ np.linalg.inv(chebvander(points, _RANGE_NODES - 1)).T
 
 

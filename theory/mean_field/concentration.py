@@ -185,6 +185,5 @@ def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
     >>> round(float(excess_probability(Stack(width=512), 0.1)), 3)  # the paper's (0.1, 0.125)
     0.046
     """
-    if stack.placement == "post":
-        return PostEnergy(stack.width).excess_probability(epsilon)
-    return PreEnergy(stack).excess_probability(epsilon)
+    energy = PostEnergy(stack.width) if stack.placement == "post" else PreEnergy(stack)
+    return energy.excess_probability(epsilon)

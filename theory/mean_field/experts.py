@@ -145,8 +145,7 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
         logits = np.stack([logits_of_token, np.cos(angle) * logits_of_token + np.sin(angle) * independent])
         route = _shared(stack, logits, logits) if shared else routing(stack, logits)
         (p, q), (slope, slope_of_q), (share, share_of_q) = route.weights, route.slopes, route.shares
-        squares = np.square(route.weights).sum(-1, keepdims=True)
-        along, along_q = route.slopes * route.weights - route.shares * squares
+        along, along_q = route.slopes * route.weights - route.shares * np.square(route.weights).sum(-1, keepdims=True)
         overlap = (p * q).sum(-1, keepdims=True)
         # For each token pair, summed over experts.
         slopes = slope * slope_of_q - slope * q * share_of_q - p * share * slope_of_q + overlap * share * share_of_q

@@ -214,8 +214,7 @@ def position_kernel(stack: Stack) -> Any:
     if stack.positions in ("learned", "learned_segment"):
         kernel = (np.eye(n) + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     else:
-        lag = np.arange(n)[:, None] - np.arange(n)
-        kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
+        kernel = np.cos((np.arange(n)[:, None] - np.arange(n))[..., None] * _frequencies(stack)).sum(-1) / stack.width
     return np.tile(kernel, (stack.sequences, stack.sequences))
 
 

@@ -240,8 +240,7 @@ def _beside(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
     """
     count = len(tokens.probes) // tokens.sequences
     beside = tokens.neighbours[:count]
-    other = (beside + 2 * count) % len(tokens.sizes)
-    return kernel[..., range(count), other], kernel[..., range(count), beside]
+    return kernel[..., range(count), (beside + 2 * count) % len(tokens.sizes)], kernel[..., range(count), beside]
 
 
 def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:

@@ -442,8 +442,7 @@ class TextLayout(GroupLayout):
         generic, common = self.beside, self.across_tokens(kernel, self.neighbours)
         smooth = common[..., self.generic[:, None], self.generic]
         smooth[..., generic[:, None], generic] = self.across_tokens(kernel, self.twins)[..., generic[:, None], generic]
-        energies = np.linalg.diagonal(kernel)[..., self.generic]
-        return smooth, np.maximum(energies - np.linalg.diagonal(smooth), 0.0)
+        return smooth, np.maximum(np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth), 0.0)
 
     def of_words(self, kernel: Array) -> tuple[Array, Array]:
         """Return how much an equal token id adds to the product of two tokens, and how much being the same token adds.

@@ -171,8 +171,7 @@ def allowed_failure(stack: Stack) -> float:
 def _allowed_failure(token: Stack) -> float:
     # δ falls and the last term grows: one minimum, at a few standard deviations of ‖x‖² over its mean, and flat there.
     epsilons = np.geomspace(1.5, 8.0, 12) * token.width**-0.5
-    stated = _numeric_probability()(epsilons, excess_probability(token, epsilons))
-    return float(np.clip(1 - stated, 0.0, 1.0).min())
+    return float(np.clip(1 - _numeric_probability()(epsilons, excess_probability(token, epsilons)), 0.0, 1.0).min())
 
 
 @cache

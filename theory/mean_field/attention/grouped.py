@@ -262,8 +262,7 @@ class GroupedAttention:
                 mine / of_own,
             )
 
-        parts = of_one, subtracted, of_group, mine
-        to_keys = self._at_centred_keys(tokens, patterns, above, parts)
+        to_keys = self._at_centred_keys(tokens, patterns, above, (of_one, subtracted, of_group, mine))
         if overlaps is not None:
             mixed, _ = tokens.mixed(values)
             removed = self._removed(tokens, patterns, mixed, overlaps)

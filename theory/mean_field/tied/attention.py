@@ -165,7 +165,6 @@ def _below_norm(stack: Stack, role: str, gradient: Array, normed: Array, sizes: 
     along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * gain(stack, role) / stack.key_width
     if stack.query_key_norm == "all":
         along = along.mean(-3, keepdims=True)
-    missing = max(normed.shape[-1] - gradient.shape[-1], 0)
-    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, missing)])
+    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, max(normed.shape[-1] - gradient.shape[-1], 0))])
     taken[..., : normed.shape[-1]] -= along * normed
     return np.asarray(taken / sizes[..., None])

@@ -166,8 +166,7 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
     word_sizes = held_words(stack, forward, ones)
     last_words = word_sizes[-1] / norm_root(forward.output_scales)
     output = text_output(stack, tokens, forward.output, last_words, same_label)
-    noise = sigma**2 * (output.errors - tokens.one_word * output.own)
-    top = Gradient(tokens, output, noise, 0.0 * ones, sigma * ones)
+    top = Gradient(tokens, output, sigma**2 * (output.errors - tokens.one_word * output.own), 0.0 * ones, sigma * ones)
     down = walk_down(stack, tokens, forward, top, word_sizes, lambda stream, sizes: Place(stream.kernel, sizes), _rule)
     gradient, below = down.gradient, down.below
     across = down.across + gradient.along(below) * down.remains[..., None, :]
