@@ -167,15 +167,17 @@ def _sentences(
         (name, update), critical = each.update, each.step.critical_rate
         lines += [
             f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
-            f"  {_WORDS[each.region]}", *[_BAND.format(critical / factor, critical * factor)] * (scale is not None and scale >= LEAST_MEASURED),
+            f"  {_WORDS[each.region]}",
+            *[_BAND.format(critical / factor, critical * factor)] * ((scale or 0.0) >= LEAST_MEASURED),
         ]  # fmt: skip
         share = critical / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
             lines.append(
-                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from step "
-                f"{math.ceil(share * warmup_steps)} of {warmup_steps} on.\n  Whether those steps are safe is unknown: training changes the critical rate."
+                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from "
+                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on.\n"
+                "  Whether those steps are safe is unknown: training changes the critical rate."
             )
         else:
             lines += [
