@@ -41,13 +41,11 @@ def _gaussian_stacks(placement: str) -> Iterator[Stack]:
         yield Stack(placement=placement, width=width, vocab=width, depth=6)
     yield Stack(placement=placement, width=65536, vocab=65536, depth=6)
     # Against d with a saturated softmax, where the paper's ||dL_i/dx_i|| = O(1) fails.
-    for width in (512, 2048, 8192, 32768):
-        yield Stack(placement=placement, width=width, vocab=64, depth=2, output_scale=width**0.5)
+    widths = (512, 2048, 8192, 32768)
+    yield from (Stack(placement=placement, width=d, vocab=64, depth=2, output_scale=d**0.5) for d in widths)
     # Against L.
-    for depth in (2, 4, 8, 16, 32, 64):
-        yield Stack(placement=placement, width=1024, vocab=1024, depth=depth)
+    yield from (Stack(placement=placement, width=1024, vocab=1024, depth=depth) for depth in (2, 4, 8, 16, 32, 64))
     # Against n, for the chain of the proof, which averages over positions.
-    for tokens in (1, 32):
-        yield Stack(placement=placement, width=1024, vocab=1024, depth=6, tokens=tokens)
+    yield from (Stack(placement=placement, width=1024, vocab=1024, depth=6, tokens=tokens) for tokens in (1, 32))
     # The profile over layers, deep and still wide.
     yield Stack(placement=placement, width=2048, vocab=2048, depth=24)

@@ -65,8 +65,8 @@ def html(
     )
 
 
+# Names of the figures between the summary and the tables.
 _LEADING = ("gradient_over_layers", "gradient_against_width", "gradient_against_depth")
-"""Names of the figures between the summary and the tables."""
 
 
 def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
@@ -75,6 +75,7 @@ def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
     return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in by_word if these]
 
 
+# The verb of each verdict, for one claim and for several.
 _SAID: dict[Word, tuple[str, str]] = {
     "fails": ("fails", "fail"),
     "holds with a correction": ("holds with a correction", "hold with a correction"),
@@ -83,7 +84,6 @@ _SAID: dict[Word, tuple[str, str]] = {
     "undecided": ("is undecided", "are undecided"),
     "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),
 }
-"""The verb of each verdict, for one claim and for several."""
 
 
 def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:

@@ -16,8 +16,8 @@ from theory.mean_field.cost import is_grouped
 
 PATTERNS = 4096
 """The number of attention samples of a prediction."""
+# The number of attention samples of a prediction in which representatives replace groups of tokens.
 _GROUPED = 64
-"""The number of attention samples of a prediction in which representatives replace groups of tokens."""
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
@@ -64,12 +64,6 @@ def cell_fields(samples: Samples) -> dict[str, Any]:
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
 
 
-def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estimate:
-    """Return an estimate whose standard error includes the sampling error of the prediction, if it has one."""
-    error = prediction.errors.get(name)
-    return measured if error is None else Estimate(measured.mean, np.hypot(measured.sem, error), measured.draws)
-
-
 def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
     """Yield the columns of `comparison` for each quantity of one sampled network, as arrays over layers."""
     prediction = prediction_of(samples, patterns)
@@ -81,7 +75,8 @@ def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
         predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
         verdict = np.full_like(measured.mean, "", dtype=object)
         if known:
-            verdict = agreement(_with_error(measured, prediction, name), predicted)
+            both = np.hypot(measured.sem, prediction.errors.get(name, 0.0))  # of samples and of the prediction
+            verdict = agreement(Estimate(measured.mean, both, measured.draws), predicted)
         yield {
             "quantity": name,
             "layer": np.arange(1, values.shape[1] + 1) if values.ndim == 2 else 0,

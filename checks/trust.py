@@ -220,8 +220,7 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
             Correction(width / of_head, f"normalized or rotated heads of {of_head} coordinates", "d_k", of_head)
         )
     if (row := coefficients().get(family(stack))) is not None:
-        size = _family_size(stack, row, kind)
-        inner.append(Correction(size, f"stacks of the family '{family(stack)}'", "d", width))
+        inner.append(Correction(_family_size(stack, row, kind), f"stacks of the family '{family(stack)}'", "d", width))
     if inner:  # these are of the same numbers, and add up; the largest is named
         worst = max(inner, key=lambda correction: correction.size)
         corrections.append(worst._replace(size=sum(correction.size for correction in inner)))
@@ -292,8 +291,7 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 def _is_bare(stack: Stack) -> bool:
     """Return whether the stream meets no norm before, inside or after branches, and branches are not 0."""
     composition = stack.composition
-    normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    return not normed and not stack.is_idle
+    return not (composition.input_norm or composition.stream_norm or composition.output_norm or stack.is_idle)
 
 
 def _usual(stack: Stack) -> Stack:

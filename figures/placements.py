@@ -17,8 +17,8 @@ from figures.style import (
 )
 from theory.stack import TITLES
 
+# The factor between the ends of a curve below which it counts as flat.
 _FLAT = 1.2
-"""The factor between the ends of a curve below which it counts as flat."""
 
 
 def placements(norms: pd.DataFrame) -> Figure:

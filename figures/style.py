@@ -205,8 +205,7 @@ def decimal_ticks(axes: Axes) -> None:
     low, high = axes.get_ylim()
     if low <= 0 or high / low > _MANY_DECADES:
         return
-    steps = (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-    plain_decades(axes.yaxis, steps)
+    plain_decades(axes.yaxis, (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 
 
 def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:

@@ -315,8 +315,7 @@ def _print_what_can_be_encoded() -> None:
     def plain(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
-        lacking = error.object[error.start : error.end]
-        return "".join(_PLAIN.get(character, "?") for character in lacking), error.end
+        return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
     codecs.register_error("plain", plain)
     for stream in (sys.stdout, sys.stderr):

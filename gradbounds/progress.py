@@ -85,8 +85,7 @@ def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
 
 def _left(elapsed: float, share: float) -> str:
     """Return the remaining time as text; "" if too little is done for an estimate, or everything."""
-    known = _FIRST_ESTIMATE <= share < 1 - 1e-9
-    return f", {duration(elapsed * (1 - share) / share)} left" if known else ""
+    return f", {duration(elapsed * (1 - share) / share)} left" if _FIRST_ESTIMATE <= share < 1 - 1e-9 else ""
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The causes of wrong scaling exponents: initial scale, multiplier or learning rate, each with its correction."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,14 +12,13 @@ from checks.statistics import Array
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
+# The largest difference between exact exponents that count as equal; factors such as a base width do not enter
+# exponents.
 _EXACT = 0.1
-"""The largest difference between exact exponents that count as equal; factors such as a base width do not enter
-exponents.
-"""
+# The step between possible exponents; a measured exponent is at most this far from its own.
 _NEAR = 0.5
-"""The step between possible exponents; a measured exponent is at most this far from its own."""
+# The share of a step that epsilon takes above which epsilon is reported as the cause of a step that is too small.
 _HELD_BACK = 0.3
-"""The share of a step that epsilon takes above which epsilon is reported as the cause of a step that is too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,7 @@ class _Judge:
         for (place, _), (owner, role) in sizes.owners.items():
             if len(owner.shape) >= 2 and role in ("input", "hidden", "output"):
                 self._matrices.setdefault(place, []).append((owner, role))
-        uses: dict[str, int] = {}
-        for owner, _ in sizes.owners.values():
-            uses[owner.weight] = uses.get(owner.weight, 0) + 1
+        uses = Counter(owner.weight for owner, _ in sizes.owners.values())
         self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
         self._damped: set[str] = set()
         self._places: dict[str, dict[str, None]] = {}

@@ -153,8 +153,7 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
                 )
             )
             odd_layers = True
-            for at in odd:
-                yield Fact(part, at[1], "leak", what, later[at] if "{}" in what else None)
+            yield from [Fact(part, at[1], "leak", what, later[at] if "{}" in what else None) for at in odd]
         what = "sees later positions and no earlier ones: is its mask transposed?"
         yield from (Fact(part, at[1], "leak", what) for at in seeing if earlier[at] == 0)
     others = {at: value for at, value in values(tests, "sees_samples").items() if value > 0}
@@ -385,8 +384,8 @@ def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]
         what = f"attention logits are q.k times {{}}, usual is 1/sqrt(d_k) = {root:.3g} for d_k = {keys[at]:.0f}"
         yield Fact(at[0], at[1], "attention", what, scale, alarm)
     what = "the factor of q.k was not measured, because an operation between q.k and the softmax changes the logits"
-    for at in [place for place in values(tests, "logits_unseen") if place in deviations]:
-        yield Fact(at[0], at[1], "attention", what, alarm=False)
+    unseen = [place for place in values(tests, "logits_unseen") if place in deviations]
+    yield from (Fact(part, layer, "attention", what, alarm=False) for part, layer, *_ in unseen)
 
 
 def _units(tests: ExactTests) -> Iterator[Fact]:

@@ -60,18 +60,17 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
-        for part, finding in chain(_garbage(here), _without_input(here)):
-            yield (int(width), int(depth)), part, finding
+        size = int(width), int(depth)
+        yield from [(size, part, finding) for part, finding in chain(_garbage(here), _without_input(here))]
         outside = [replace(finding, what=f"{finding.what}{'; ' * bool(lost)}{lost}") for finding in _outside(here)]
-        for finding in outside:
-            yield (int(width), int(depth)), "", finding
+        yield from [(size, "", finding) for finding in outside]
         broken = bool(outside)
         for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
             for finding in _of_list(rows, lost, config, outside=bool(outside)):
                 broken = broken or finding.kind == "non-finite"
-                yield (int(width), int(depth)), str(part), finding
+                yield size, str(part), finding
         if lost and not broken:
-            yield (int(width), int(depth)), "", Finding(WHOLE_MODEL, "non-finite", lost)
+            yield size, "", Finding(WHOLE_MODEL, "non-finite", lost)
 
 
 def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
@@ -198,8 +197,7 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Fi
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
     weights = bad[bad["quantity"] == "weight"]
     for row in weights.drop_duplicates(["layer", "parameter"]).itertuples():
-        what = f"{escaped(row.parameter)} has entries that are not finite"
-        yield Finding(int(row.layer), "non-finite", what)
+        yield Finding(int(row.layer), "non-finite", f"{escaped(row.parameter)} has entries that are not finite")
     if not weights.empty or outside:
         return
     if not forward.empty:

@@ -238,8 +238,7 @@ def _of_norms(probed: Probed) -> Iterator[Alarm]:
     if factors:
         gains = [size for of in factors.values() for size in of]
         ends = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains))))
-        what = f"have gain {ends}; the Stack's norms have gain 1 before training"
-        yield of_weights("norm", list(factors), what)
+        yield of_weights("norm", list(factors), f"have gain {ends}; the Stack's norms have gain 1 before training")
 
 
 def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
@@ -320,11 +319,10 @@ def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64]
             network, m, lambda role: beta if role in _QUERIES else 1
         )
     causes["a normal distribution cut at two standard deviations initializes"] = lambda _: _CUT
-    for shards in _SHARDS:
-        causes[f"the shape of one of {shards} shards sets the standard deviation of"] = partial(
-            _of_shard, network, shards
-        )
-    return causes
+    return causes | {
+        f"the shape of one of {shards} shards sets the standard deviation of": partial(_of_shard, network, shards)
+        for shards in _SHARDS
+    }
 
 
 def _changed(network: Stack, matrix: _Matrix, factor: Callable[[str], float]) -> float:

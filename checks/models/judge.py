@@ -101,8 +101,7 @@ def probe(
         )  # fmt: skip
     sampling: dict[str, Any] = {"seeds": seeds, "layers": layers, "device": device}
     if not alone:
-        sizes = sampling | {"widths": widths, "depths": depths}
-        return _judged_sizes(factory, sizes, seed, stack, against, on_module)
+        return _judged_sizes(factory, sampling | {"widths": widths, "depths": depths}, seed, stack, against, on_module)
     return _judged_alone(
         factory, batch, loss, against, sampling, seed=seed, trained=trained, optimizer=optimizer,
         learning_rate=learning_rate, stack=stack, on_part=on_module,
@@ -188,7 +187,9 @@ def judged_module(
     depth_of = frame.groupby("part")["layer"].max().to_dict()
     if drawn := drawn_alike(module, wrong, depth_of, judged, seed):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
-        notes[:0] = [f"{said(alarm)} ({_why(module)})" for alarm in drawn]
+        kind = type(module).__name__
+        why = f"a new {kind} has this too" if hasattr(module, "config") else f"by the code of the installed {kind}"
+        notes[:0] = [f"{said(alarm)} ({why})" for alarm in drawn]
     alarms, step, moves = alarms_by_cause(wrong), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
@@ -199,11 +200,6 @@ def judged_module(
         name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
         updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
     )  # fmt: skip
-
-
-def _why(module: Any) -> str:
-    name = type(module).__name__
-    return f"a new {name} has this too" if hasattr(module, "config") else f"by the code of the installed {name}"
 
 
 def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
@@ -324,8 +320,7 @@ def _judged_steps(
 def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
     """Judge optimizer steps by how their effects scale with the width, and return the report."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
-    alarms = _gathered(alarms)
-    dead = any(alarm.kind == "non-finite" for alarm in alarms)
+    dead = any(alarm.kind == "non-finite" for alarm in _gathered(alarms))
     against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
     for axis in against:
         sizes = probe_grid(stepped, axis)

@@ -101,8 +101,7 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
     whole = logs[logs["layer"] > 0].groupby([*_KEYS[:3], "parameter", "quantity", "seed"])["value"].mean().reset_index()
     logs = pd.concat([logs, whole.assign(layer=WHOLE_MODEL)], ignore_index=True)
     table = logs.groupby(_KEYS)["value"].agg(mean="mean", variance="var", seeds="count").reset_index()
-    table = table.fillna({"variance": 0.0})
-    sizes = table[["width", "depth"]]
+    sizes = table.fillna({"variance": 0.0})[["width", "depth"]]
     if tests is not None and len(sizes):
         # Exact ones, of one module: 1 where a layer sees them, and the logarithm of a factor.
         rows = [
@@ -229,9 +228,8 @@ def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
         everywhere = {*counts.index[counts == lengths[width, depth, part]]} if part else set()
         has = "has" if side == "left_only" else "lacks"
         places = {WHOLE_MODEL: sorted(everywhere)} if everywhere else {}
-        for layer, names in group.groupby("layer")["parameter"]:
-            if single := sorted({*names} - everywhere):
-                places[int(layer)] = single
+        by_layer = {int(layer): sorted({*names} - everywhere) for layer, names in group.groupby("layer")["parameter"]}
+        places |= {layer: names for layer, names in by_layer.items() if names}
         for layer, names in places.items():
             where = " in its layers" if layer == WHOLE_MODEL and part else ""
             name = escaped(f"a nonzero {'norm' if quantity == 'weight' else quantity} of {', '.join(names)}{where}")

@@ -267,18 +267,14 @@ def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         lines.append(f"  {row.quantity:36} {numbers}  {row.agreement}")
     counts = table["agreement"].value_counts()
     words = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
+    names = not_compared(frame, table)
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return [
         *lines,
         "  ratio = measured / predicted; predictions agree if it is within 3% of 1",
         f"  All layers and sizes: {len(table)} numbers, {words}",
-        *_names_not_compared(table, frame),
+        *[f"  Not compared, because the Stack has no parameter of this name: {shown}"] * bool(names),
     ]
-
-
-def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    names = not_compared(frame, table)
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return [f"  Not compared, because the Stack has no parameter of this name: {shown}"] if names else []
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:

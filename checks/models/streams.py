@@ -203,11 +203,8 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
         n for n, of in gets.groupby(alike) if not of.any() and of.index.get_level_values("layer").nunique() >= half
     ]
     used = table["gradient"].notna().groupby(alike).any()
-    for names, words in (
-        ([n for n in silent if not used[n]], "no layer uses"),
-        ([n for n in silent if used[n]], "no layer has a gradient, now or in later steps, for"),
-    ):
-        if names:
+    for is_used, words in ((False, "no layer uses"), (True, "no layer has a gradient, now or in later steps, for")):
+        if names := [name for name in silent if used[name] == is_used]:
             yield Finding(WHOLE_MODEL, "no gradient", f"{words} {escaped(', '.join(names))}")
     yield from _rounding(table, alike, half)
 

@@ -43,10 +43,10 @@ _MATRIX = 0.01
 
 NEIGHBOURS = 3
 """The number of measured layers that a comparison needs."""
+# The quantile of Student's t by which the steps from layer to layer must agree.
 _AGREED = 0.99
-"""The quantile of Student's t by which the steps from layer to layer must agree."""
+# The fewest layers whose steps this quantile can tell from scatter: with two steps it is 31.8.
 _FEWEST_LAYERS = 4
-"""The fewest layers whose steps this quantile can tell from scatter: with two steps it is 31.8."""
 
 
 def whole_model_alarms(measured: Probed) -> list[Alarm]:

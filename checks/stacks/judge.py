@@ -34,8 +34,7 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     Raises:
         ValueError: the judge of a registered claim fails, or an item is not a `Samples`.
     """
-    cells = checked_cells(cells)
-    enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
+    enough = [s for s in checked_cells(cells) if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
     whole = [s for s in enough if s.stack.branches == "both"]  # of one kind of branch nothing is claimed
     relaxed = [s for s in whole if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]

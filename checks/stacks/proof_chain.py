@@ -41,8 +41,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
         steps = np.concatenate([chain(s.stack, s, s.get("head_norm")) for s in group], axis=1)
         short = steps[1:] < steps[:-1] * (1 - ROUNDING)
         for sure, part in ((True, "sure steps"), (False, "steps that may fail")):
-            which = [step.sure == sure for step in STEPS]
-            broken = np.asarray(short[which].any(0))
+            broken = np.asarray(short[[step.sure == sure for step in STEPS]].any(0))
             proportion, interval = share(broken)
             allowed = OUTPUT_FAILURE if sure else 0.01
             rows.append(

@@ -77,10 +77,8 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
     before = {} if base is None else base.relaxed
     changed = {name: value for name, value in stack.relaxed.items() if before.get(name) != value}
     changed |= {name: getattr(stack, name) for name in before if name not in stack.relaxed}
-    for name, fields in RELAXATIONS.items():
-        if changed == fields:
-            return name
-    return ", ".join(f"{name} = {value}" for name, value in changed.items()) or UNRELAXED
+    listed = ", ".join(f"{name} = {value}" for name, value in changed.items()) or UNRELAXED
+    return next((name for name, fields in RELAXATIONS.items() if fields == changed), listed)
 
 
 def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:

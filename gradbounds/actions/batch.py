@@ -61,8 +61,8 @@ _SECONDS_OF_BYTE = 1.7e-7
 _LOOKED_AT, _FREQUENT = 4096, 0.2
 """The number of characters that distinguish words from token ids; the share of one token that causes a warning."""
 
+# The smallest relative error of a norm that is printed.
 _SHOWN_ERROR = 0.01
-"""The smallest relative error of a norm that is printed."""
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
@@ -123,8 +123,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
     The default is None if theory has no rule for text in this network.
     """
     refused = gaps(replace(stack, sequences=2), "grouped") or stack.input_correlation
-    default = "english" if stack.vocab >= LEAST_VOCAB else ZIPF
-    return text if text is not None or refused else default
+    return text if text is not None or refused else ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
 
 
 def _within(
@@ -376,12 +375,10 @@ def _of_law(law: TextLaw) -> list[str]:
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:
     """State the assumption of distinct tokens for tied embeddings: theory omits tokens that two sequences share."""
-    if stack.embeddings != "tied":
-        return []
     return [
         f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
         f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
-    ]
+    ] * (stack.embeddings == "tied")
 
 
 def _name(name: str) -> str:

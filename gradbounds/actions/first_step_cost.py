@@ -37,7 +37,10 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
     """Estimate the time and memory of predicting the first optimizer steps and the noise scales of networks."""
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
     steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
-    return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
+    for stack in stacks:
+        if not (gaps(stack, "prediction") or gaps(stack, "noise_scale")):
+            steps += prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
+    return steps
 
 
 def cost_within(
@@ -71,13 +74,6 @@ def cost_within(
 def noise_patterns(stack: Stack) -> int | None:
     """Return the number of attention samples for predicting the noise scale; None if attention is not random."""
     return pattern_count(stack) if is_fluctuating(stack) else None
-
-
-def _noise_cost(stack: Stack) -> Cost:
-    """Return the cost of the noise scale, for which two sequences are predicted."""
-    if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
-        return Cost()
-    return prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:

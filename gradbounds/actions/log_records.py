@@ -211,8 +211,7 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
     names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise ValueError(f"logged must contain one run, got several columns {twice[0]!r} in {str(path)!r}.")
-    for row in rows:
-        yield _floats({name: cell for name, cell in zip(names, row, strict=False) if name})
+    yield from (_floats({name: cell for name, cell in zip(names, row, strict=False) if name}) for row in rows)
 
 
 def _cells(line: str) -> list[str]:

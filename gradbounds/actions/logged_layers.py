@@ -112,8 +112,7 @@ def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> 
         module's own norm; and the unmatched names.
     """
     frame = measured.frame
-    matrices = frame[frame["quantity"] == "shortest"]
-    kept = {(row.part, row.layer, row.parameter) for row in matrices.itertuples()}
+    kept = {(row.part, row.layer, row.parameter) for row in frame[frame["quantity"] == "shortest"].itertuples()}
     gradients = {
         unwrapped(f"{measured.names[row.part, row.layer]}.{row.parameter}"): row
         for row in frame[frame["quantity"] == "gradient"].itertuples()

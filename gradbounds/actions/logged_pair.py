@@ -143,9 +143,8 @@ def judged_quickly(
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
     """Return a log's first step; without a norm, that of the parameters that both logs have."""
-    if line.norm is not None or table.empty:
-        return line
-    return replace(line, norm=float(np.linalg.norm(table[column])))
+    is_known = line.norm is not None or table.empty
+    return line if is_known else replace(line, norm=float(np.linalg.norm(table[column])))
 
 
 def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.DataFrame) -> list[PairCause]:

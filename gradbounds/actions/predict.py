@@ -104,7 +104,11 @@ def predict_stack(
             *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper),
         ],
         below=[
-            *(["", *_table_lines(stack, table, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
+            *([
+                "", *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
+                *_sampled_ends(samples), *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None),
+                *_bound_line(stack, table),
+            ] if shown_too else []),
             *chain.from_iterable(
                 comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
                 for changes, other in others.items()
@@ -202,16 +206,6 @@ def predicted(chosen: Way) -> Prediction:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
         return chosen.predicted()
-
-
-def _table_lines(
-    stack: Stack, table: Columns, reason: str, every_layer: bool, evidence: str, samples: "Samples | None", slopes: Any,
-) -> list[str]:  # fmt: skip
-    """Return the printed tables of layers, with the exponents and Theorem 1."""
-    return [
-        *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
-        *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None), *_bound_line(stack, table),
-    ]  # fmt: skip
 
 
 def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:

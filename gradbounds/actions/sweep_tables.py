@@ -31,15 +31,15 @@ from theory.stack import PAPER, SIZES, TITLES
 from theory.stack.placements import COMPOSITIONS
 from theory.stack.registry import nearest
 
+# The default grid of `compare`.
 _GRID: dict[str, Any] = {
     "placement": tuple(name for name, composition in COMPOSITIONS.items() if composition.branch(1) > 0),
     "width": ("512",),
     "depth": ("2:16:x2",),
 }
-"""The default grid of `compare`."""
 
+# The default widths and depths of `relax`.
 _SIZES: dict[str, tuple[str, ...]] = {"width": ("128:1024:x2",), "depth": ("2:16:x2",)}
-"""The default widths and depths of `relax`."""
 
 Steps = Mapping[str, Mapping[str, Any]]
 

@@ -34,10 +34,10 @@ from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
 _NOT_COMMITTED = "None of these verdicts can be compared with a committed verdict."
+# The largest number of networks for which `check` prints a table each.
 _NETWORKS = 4
-"""The largest number of networks for which `check` prints a table each."""
+# The largest number of printed reasons why numbers are not judged.
 _REASONS = 5
-"""The largest number of printed reasons why numbers are not judged."""
 
 
 def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:

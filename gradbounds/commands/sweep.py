@@ -28,6 +28,7 @@ _OF_RUNS = (
     "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "blocks_at_once", "memory",
     "land_every", "resume",
 )  # fmt: skip
+# For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("dask",), ", because it measures this machine."),
     "workers": (("the address of a scheduler",), ", which has its own workers."),
@@ -41,7 +42,6 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         for name in WITH_TABLE
     },
 }
-"""For a flag, the flags that it cannot be combined with, and the reason."""
 
 
 def _flag(of: Field) -> Any:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 _BY_CLAIM = ", because every statement sets its own."
+# The flags of `verify` that cannot be combined, with the reason.
 _OF_STATEMENTS = {
     "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
     "claims": (("seed", "text"), _BY_CLAIM),
 }
-"""The flags of `verify` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ class Verify(WithJson):
         return verify(self.out or Path("runs/verify"), self.draws, self.seed, self.text, self.workers)
 
 
+# The flags of `check` that cannot be combined, with the reason.
 _EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
-"""The flags of `check` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,8 @@ _LONGEST = 200
 # Tables of networks that may be asked for again, as those that are pinned.
 _KEPT = 16
 
+# A ratio of norms below which the page calls them equal.
 _EQUAL = 1.05
-"""A ratio of norms below which the page calls them equal."""
 
 # Sampled patterns of one of several networks, over those of one alone.
 _FEWER = 8

@@ -33,8 +33,8 @@ SCRIPTS = (
 START = "llama-3-8b"
 """Model that the page opens with."""
 
+# The last choice of a field for which users can register more names.
 _OF_A_TABLE = "NAME"
-"""The last choice of a field for which users can register more names."""
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:

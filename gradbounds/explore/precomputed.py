@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,11 @@ def name_of(kind: str, question: Mapping[str, Any]) -> str:
         params["config"] = one_text(question["config"])
     if question.get("drawn_by", HUGGING_FACE) != HUGGING_FACE:
         params["drawn_by"] = question["drawn_by"]
-    for name, value in question.get("fields", {}).items():
-        if "like" in question or value != str(said(name, FIELDS[name].default)):
-            params[name] = value
+    params |= {
+        name: value
+        for name, value in question.get("fields", {}).items()
+        if "like" in question or value != str(said(name, FIELDS[name].default))
+    }
     return f"{kind}?{'&'.join(sorted(f'{name}={value}' for name, value in params.items()))}"
 
 
@@ -143,18 +146,12 @@ def _questions(
         if run["norm"] is not None and run["question"].get("like") in models:
             yield "predict", {name: run["question"][name] for name in ("like", "drawn_by", "fields")}
             yield "batch", run["question"]
-    for placement in placements:
-        for depth in depths:
-            for width in widths:
-                yield from _of_network({"placement": placement, "depth": str(depth), "width": str(width)})
-    for placement in gated:
-        for depth in depths:
-            for gate in _GATES:
-                gates = {"ffn": "gated", "activation": gate}
-                yield from _of_network({"placement": placement, "depth": str(depth)} | gates)
-    for name, values in _FIRST.items() if choices else ():
-        for value in values:
-            yield "predict", {"like": START, "fields": {name: value}}
+    for placement, depth, width in product(placements, depths, widths):
+        yield from _of_network({"placement": placement, "depth": str(depth), "width": str(width)})
+    for placement, depth, gate in product(gated, depths, _GATES):
+        yield from _of_network({"placement": placement, "depth": str(depth), "ffn": "gated", "activation": gate})
+    firsts = [{name: value} for name, values in _FIRST.items() for value in values] if choices else []
+    yield from (("predict", {"like": START, "fields": first}) for first in firsts)
     for name, value in _changes() if choices else ():
         for placement in _PAPER:
             changed = {"fields": {"placement": placement, name: value}}
@@ -167,15 +164,18 @@ def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]
     network = {"fields": dict(fields)}
     yield "predict", network
     yield "batch", network | {"batch": BATCH}
-    for along in ("depth", "width"):
-        yield along, network
+    yield "depth", network
+    yield "width", network
 
 
-def _changes() -> Iterator[tuple[str, str]]:
-    for name, each in FIELDS.items():
-        for word in each.metadata.get("choices", ()):
-            if word not in ("NAME", each.default) and name != "placement":
-                yield name, word
+def _changes() -> list[tuple[str, str]]:
+    others = {name: each for name, each in FIELDS.items() if name != "placement"}
+    return [
+        (name, word)
+        for name, each in others.items()
+        for word in each.metadata.get("choices", ())
+        if word not in ("NAME", each.default)
+    ]
 
 
 def _answer(kind: str, question: Mapping[str, Any]) -> Any:

@@ -167,11 +167,6 @@ class StackModule(nn.Module):
         return rows[inputs["places"]] if "places" in inputs else rows
 
 
-def _seed_of_inputs(seed: int) -> int:
-    """Derive the random seed of inputs from the network's seed, below 2^32 and far from the seeds of matrices."""
-    return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
-
-
 def stack_problem(
     stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu", subject: str = "hessian"
 ) -> Problem:
@@ -186,7 +181,8 @@ def stack_problem(
         ValueError: the Stack has a field that `StackModule` does not support.
     """
     model = StackModule(stack, seed, dtype, subject)
-    given = GivenMatrices(RandomStreams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})
+    seed_of_inputs = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])  # far from the seeds of matrices
+    given = GivenMatrices(RandomStreams([seed_of_inputs], 1), {"W": [next(model.parameters())]})
     cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
     x, labels, words = network_inputs(cell, given)
     if words is not None:

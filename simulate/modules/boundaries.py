@@ -4,6 +4,7 @@ Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their in
 x in `x + f(norm(x))`, and their output is the next layer's input.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -95,10 +96,7 @@ def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> Laye
     within = [[k for k, call in enumerate(calls) if call.name.startswith(f"{name}.")] for name in part.names]
     if not all(within):
         return replace(part, unseen="are not all used: in some no module is called")
-    counts: dict[int, int] = {}
-    for layer in part.layers:
-        for parameter in set(layer.parameters()):
-            counts[id(parameter)] = counts.get(id(parameter), 0) + 1
+    counts = Counter(id(parameter) for layer in part.layers for parameter in set(layer.parameters()))
     learned = [{id(p) for p in layer.parameters() if p.requires_grad and counts[id(p)] == 1} for layer in part.layers]
     names = [list(dict.fromkeys(calls[k].name.removeprefix(f"{name}.") for k in of))
              for name, of in zip(part.names, within, strict=True)]  # fmt: skip

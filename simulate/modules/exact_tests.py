@@ -105,11 +105,13 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
         rows += [("", 0, "", name, value) for name, value in facts.items()]
     rows += [(*place_of(name, of_layer), quantity, value) for name, quantity, value in _biases(module)]
     rows += [(*place_of(name, of_layer), "repeated_rows", share) for name, share in repeated_rows(module).items()]
-    groups = copies(module)
+    groups, parameters = copies(module), dict(module.named_parameters())
+    # At most one of several copies is trainable in a teacher model.
+    frozen = [sum(parameters[name].requires_grad for name in names) <= 1 for names in groups]
     return ExactTests(
         tuple(rows),
         tuple(tuple(place_of(name, of_layer) for name in names) for names in groups),
-        tuple(copied_by_torch(module, names) or _frozen(module, names) for names in groups),
+        tuple(copied_by_torch(module, names) or still for names, still in zip(groups, frozen, strict=True)),
         batch_norm,
         axis == 0,
         _innermost(lists),
@@ -348,9 +350,3 @@ def _output_axis(part: nn.Module, matrix: Tensor, outputs: int) -> int:
             y = torch.sub(*deepcopy(part).forward(torch.stack([x, 0 * x])))
             return int((y - x @ matrix).norm() < (y - matrix @ x).norm())
     return matrix.shape.index(outputs)
-
-
-def _frozen(module: nn.Module, names: Sequence[str]) -> bool:
-    """Return whether at most one of several copies is trainable, as for a teacher model."""
-    known = dict(module.named_parameters())
-    return sum(known[name].requires_grad for name in names) <= 1

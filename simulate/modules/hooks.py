@@ -1,6 +1,7 @@
 """Hooks on a module's layers that record statistics of inputs, outputs and gradients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,18 +33,16 @@ class ModuleRecorder:
             if part.takers:
                 self._handles += self._between(part)
             for number, layer in enumerate(() if part.takers else part.layers, 1):
-                self._handles.append(layer.register_forward_hook(self._hook(part.name, number), with_kwargs=True))
+                hook = partial(self._called, part.name, number)
+                self._handles.append(layer.register_forward_hook(hook, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, part: str, number: int) -> Callable[..., None]:
-        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            self._record(part, number, tensor_of([*args, *kwargs.values()]), tensor_of(output))
-
-        return record
+    def _called(self, part: str, number: int, _: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        self._record(part, number, tensor_of([*args, *kwargs.values()]), tensor_of(output))
 
     def _between(self, part: LayerList) -> list[Any]:
         inputs: dict[int, Tensor] = {}
@@ -63,8 +62,7 @@ class ModuleRecorder:
             given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
             given["positions"] = torch.tensor(float(x.shape[self._axis] if x.ndim >= 2 else 1), device=y.device)
             statistics |= {f"input_{name}": value for name, value in given.items()}
-        for name, value in statistics.items():
-            self._values[part, number, name] = value
+        self._values |= {(part, number, name): value for name, value in statistics.items()}
         if y.requires_grad:
             if self._respond and x is not None:
                 self._ask(part, number, x, y)

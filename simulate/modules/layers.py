@@ -159,9 +159,8 @@ def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, t
 
 def _has_gradient(parameter: nn.Parameter) -> bool:
     gradient = parameter.grad
-    if gradient is None:
-        return False
-    return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())
+    dense = gradient.coalesce().values() if gradient is not None and gradient.is_sparse else gradient
+    return dense is not None and bool(dense.any())
 
 
 def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
@@ -193,7 +192,5 @@ def tensor_of(values: Any) -> Tensor | None:
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, tuple | list):
-        for value in values:
-            if (tensor := tensor_of(value)) is not None:
-                return tensor
+        return next((tensor for tensor in map(tensor_of, values) if tensor is not None), None)
     return None

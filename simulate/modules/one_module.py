@@ -136,8 +136,8 @@ def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
 
 def _eval_note(module: nn.Module) -> list[str]:
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    what = "batch norms are in eval mode: they use stored statistics, not the batch's"
-    return [what] if any(not norm.training for norm in norms) else []
+    is_eval = any(not norm.training for norm in norms)
+    return ["batch norms are in eval mode: they use stored statistics, not the batch's"] * is_eval
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:

@@ -96,7 +96,9 @@ def one_step(
             for name, moved, size in zip(stepped, differences, sizes, strict=True)
             if (rate := watch.rates.get(name)) is not None
         ]
-        moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"])
+        moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"]).astype(
+            {"relative": float}
+        )
         alarms, notes = [(names, what) for _, names, what in watch.alarms], list(watch.notes)
         if isfinite(before) and any(watch.rates.values()) and not isfinite(after):
             alarms.append(((), f"after step {watch.taken} the loss is {after:g}"))
@@ -105,7 +107,6 @@ def one_step(
         tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
         words = [name for name, of in stepped.items() if id(of) in tables and "Muon" in watch.steppers[name]]
         notes += [f"Muon updates embeddings, even of tokens outside the batch: {', '.join(words)}"] if words else []
-        moves = moves.astype({"relative": float})
         return OneStep(title, watch.taken, tuple(alarms), tuple(notes), moves, before, after)
 
 

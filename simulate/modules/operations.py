@@ -182,8 +182,7 @@ def _visible(logits: Tensor) -> Tensor:
     far = visible & ~near
     least = logits.masked_fill(~near, torch.inf).amin(-1)
     gaps, spreads = least - logits.masked_fill(~far, -torch.inf).amax(-1), (top - least)[near.any(-1)]
-    masked = far.any() and near.any() and gaps.min() > spreads.max()
-    return near if masked else visible
+    return near if far.any() and near.any() and gaps.min() > spreads.max() else visible
 
 
 def _weights_of(

@@ -90,12 +90,11 @@ class OptimizerWatch:
         if strangers:
             what = f"the optimizer holds {strangers} tensors that are not parameters of the module"
             self.alarms.append(("optimizer", (), f"{what}: was it made for another module?"))
-        for names, what in (
-            (decayed, "weight decay applies to gains and biases"),
-            (twice, "several optimizers hold and update the same parameters"),
-        ):  # fmt: skip
-            if names:
-                self.notes.append(f"{what}: {shortened(names)}")
+        faults = {
+            "weight decay applies to gains and biases": decayed,
+            "several optimizers hold and update the same parameters": twice,
+        }
+        self.notes += [f"{what}: {shortened(names)}" for what, names in faults.items() if names]
 
     def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
         """Add one alarm for all weights with the same fault."""

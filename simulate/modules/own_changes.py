@@ -55,8 +55,10 @@ def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[st
     for names in alike.values():
         differences = torch._foreach_sub([now[name].detach() for name in names], [firsts[name] for name in names])
         norms = torch._foreach_norm([difference.float() for difference in differences])
-        for name, difference, norm in zip(names, differences, norms, strict=True):
-            moves[name] = Move(difference, Size(norm, difference.numel()))
+        moves |= {
+            name: Move(difference, Size(norm, difference.numel()))
+            for name, difference, norm in zip(names, differences, norms, strict=True)
+        }
     return moves
 
 

@@ -141,8 +141,7 @@ class ScalarWatcher(TorchFunctionMode):
             scale = _multiple(product, logits, visible) if size is not None else None
             if scale is None and len(logits) > 1:
                 # What is added to all samples alike is not in their differences.
-                both = visible[1:] & visible[:1]
-                scale = _multiple(product[1:] - product[:1], logits[1:] - logits[:1], both)
+                scale = _multiple(product[1:] - product[:1], logits[1:] - logits[:1], visible[1:] & visible[:1])
             if scale is None or size is None:
                 self.unseen.append(self.place)
             else:

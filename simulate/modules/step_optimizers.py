@@ -133,12 +133,9 @@ def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int
 
 def _by_name(name: str, module: nn.Module, rate: float) -> Any:
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=rate)
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=rate)
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=rate)
+    kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    if name in kinds:
+        return kinds[name](parameters, lr=rate)
     tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
     matrices = [parameter for parameter in parameters if parameter.ndim == 2 and id(parameter) not in tables]
     rest = [parameter for parameter in parameters if parameter.ndim != 2 or id(parameter) in tables]

@@ -31,8 +31,7 @@ def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> Jacob
 
     The mean is `offset`, and computations are in float64.
     """
-    generator = torch.Generator().manual_seed(seed)
-    x = offset + torch.randn(draws, width, generator=generator, dtype=torch.float64)
+    x = offset + torch.randn(draws, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     # One copy of a token for each row of its Jacobian: the gradient of one output.
     copies = x[:, None].repeat(1, width, 1).requires_grad_()
     outputs = torch.eye(width, dtype=x.dtype).expand_as(copies)

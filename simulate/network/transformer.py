@@ -276,8 +276,7 @@ def transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
     """
     if stack.output_transform == "none":
         return output
-    std = (transform_gain(stack) / stack.width) ** 0.5
-    before = engine.apply("WH", output, stack.width, std, law=law(stack))
+    before = engine.apply("WH", output, stack.width, (transform_gain(stack) / stack.width) ** 0.5, law=law(stack))
     return normalize(stack, activation_of(stack.activation, stack.leaky_slope)(before))
 
 

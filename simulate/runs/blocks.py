@@ -21,8 +21,8 @@ _NAMES = re.compile(r"(\d{6,})-(?:[0-9a-f]{16}){1,2}\.parquet")
 KEY = ["cell", "seed", "draw"]
 """The columns that identify a draw."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
+# The names of squares and norms, which are at least 0; rounding may put a loss or an entropy slightly below 0.
 _SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "energy", "norm"))}
-"""The names of squares and norms, which are at least 0; rounding may put a loss or an entropy slightly below 0."""
 
 
 def block_files(folder: Path) -> list[Path]:

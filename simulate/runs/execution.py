@@ -32,8 +32,8 @@ LAND_EVERY = 5.0
 # Blocks of a cell that are made tasks of together.
 _AT_A_TIME = 2**16
 
+# The signals that end a command: Ctrl-C, and the one that schedulers send before they kill.
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-"""The signals that end a command: Ctrl-C, and the one that schedulers send before they kill."""
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
@@ -121,22 +121,16 @@ class Execution:
 
         They apply where blocks are sampled.
         """
-        elsewhere = self.pool is not None
-        sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
+        sharers = (0 if self.memory is None else 1) if self.pool is not None else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
 
     def _most(self, cell: Cell, left: int) -> int:
         """Return the largest number of blocks in a task: a batch, or more if that would take too little time."""
         # The memory of a worker elsewhere, or of its GPU, is not known here.
-        known = self.pool is None and cell.device_kind == "cpu"
-        batch = self.limits.blocks(cell) if known else useful_blocks(cell)
+        batch = self.limits.blocks(cell) if self.pool is None and cell.device_kind == "cpu" else useful_blocks(cell)
         # One worker with all that is left would leave the others without work where there is one cell.
         batch = self.at_once or min(batch, -(-left // self.workers))
         return max(batch, int(self.task_seconds / block_work(cell).cost))
-
-    def _registrations(self, cell: Cell) -> bytes:
-        """Return this process's registrations that worker processes need to sample a cell."""
-        return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
         """Yield each task with its sampled blocks, in the order in which tasks finish."""
@@ -155,7 +149,8 @@ class Execution:
                     exhausted = True
                     break
                 work: Callable[..., list[Values]] = self.work or sample_task
-                future = pool.submit(work, *task, self.limits, self._registrations(task[0]))
+                registrations = packed(task[0].stack) if self.workers > 1 or self.pool is not None else b""
+                future = pool.submit(work, *task, self.limits, registrations)
                 futures[future] = task
                 future.add_done_callback(finished.put)
             if not futures:

@@ -241,8 +241,7 @@ class Run:
         names = table["cell"].to_numpy(zero_copy_only=False)
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
         constants = [name for name in table.column_names if name not in QUANTITIES]
-        rows = table.select(constants).take(starts[:-1]).to_pylist()
-        described = [cell_of(row, self._windows) for row in rows]
+        described = [cell_of(row, self._windows) for row in table.select(constants).take(starts[:-1]).to_pylist()]
         sizes = {cell.name: cell.draws_per_block for cell in described}
         for file, part in tables:
             check_whole_blocks(file, part, sizes)
@@ -262,8 +261,7 @@ class Run:
         sources: dict[str, str] = {}
         for file in self._parquet("windows"):
             sources |= readable(lambda f=file: _source_of(f), file)
-        for rows in self.tables():
-            yield rows_frame(self._sampled(rows), sources)
+        yield from (rows_frame(self._sampled(rows), sources) for rows in self.tables())
 
     def _sampled(self, rows: pa.Table) -> pa.Table:
         """Return rows unchanged after checking that they are of networks at initialization.
@@ -287,8 +285,7 @@ class Run:
         """
         files = self.files()
         check_distinct(files, tables_of(files, KEY))
-        for file in files:
-            yield readable(lambda f=file: rows_of(f, columns), file)
+        yield from (readable(lambda f=file: rows_of(f, columns), file) for file in files)
 
     def _held(self, columns: list[str] | None) -> list[tuple[Path, pa.Table]]:
         """Read all files of draws once, and return each with its table; `columns` includes `KEY`, or is None for all.

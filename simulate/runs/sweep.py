@@ -251,10 +251,12 @@ class _Account:
 
     def work(self) -> Iterator[tuple[Cell, int, int]]:
         """Yield the blocks to sample, cell by cell, as (cell, root seed, block index)."""
-        for cell in self._cells:
-            for block in range(self._blocks[cell.name]):
-                if (cell.name, self._seed, block) not in self._skip:
-                    yield cell, self._seed, block
+        return (
+            (cell, self._seed, block)
+            for cell in self._cells
+            for block in range(self._blocks[cell.name])
+            if (cell.name, self._seed, block) not in self._skip
+        )
 
     def finished(self, cell: Cell, draws: int) -> Progress:
         """Count a sampled block and return the progress."""

@@ -67,16 +67,6 @@ def test_pre_exponents():
     assert local == pytest.approx(-0.6, abs=0.02)
 
 
-def test_the_encoder_is_a_stack():
-    """Its forward quantities are those of the stack it is, and no layer's forward quantity of the memory's gradient."""
-    stack = Stack(depth=5, tokens=3, source_tokens=7, width=64, mask="causal", positions="sinusoidal", placement="pre")
-    prediction, own = predict(stack), predict(stack.encoder)
-    assert stack.encoder.mask == "none"
-    assert stack.encoder.tokens == 7
-    for name in ("hidden_energy", "attention_energy", "token_correlation", "ffn_hidden_energy"):
-        np.testing.assert_allclose(prediction[f"encoder_{name}"], own[name], rtol=1e-12)
-
-
 def test_pairs_and_matrices_agree():
     """Exchangeable tokens as pairs, and the same as arrays: a causal mask over one token changes nothing."""
     pair, arrays = (predict(Stack(tokens=1, source_tokens=5, depth=3, mask=mask)) for mask in ("none", "causal"))
@@ -176,7 +166,5 @@ def test_an_encoder_of_another_depth():
 def test_an_encoder_of_the_same_depth_given_is_the_same():
     given, not_given = (Stack(depth=3, source_tokens=2, encoder_depth=depth) for depth in (3, 0))
     assert given.encoder == not_given.encoder
-    with pytest.raises(ValueError, match="^encoder_depth must be 0 without source_tokens"):
-        Stack(encoder_depth=2)
     work = [block_work(Cell(Stack(width=256, source_tokens=8, encoder_depth=depth), "dense")).steps for depth in (6, 9)]
     assert work == [13, 16]

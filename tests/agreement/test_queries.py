@@ -199,14 +199,6 @@ def test_no_queries_are_the_papers_setting(placement):
     np.testing.assert_allclose(small["grad_sq_WQ"] / plain["grad_sq_WV"], 0.0, atol=1e-3)
 
 
-def test_linear_scale_gives_uniform_attention():
-    """Of heads so wide that nothing of the logits is left."""
-    plain = predict(Stack(width=2**40, depth=3))
-    linear = predict(Stack(width=2**40, depth=3, query_key_scale=2.0, attention_scale="linear"), patterns=256)
-    for name, value in plain.items():
-        np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize(("case", "how"), [
     ({}, {}), ({"embeddings": "tied", "placement": "pre"}, {}),
     ({"source_tokens": 3}, {}), ({"tokens": 32, "vocab": 64, "mask": "causal"}, {"grouped": True}),
@@ -256,7 +248,7 @@ def test_without_norms_the_rule_is_approximate():
 
 
 def test_factors_of_queries_and_keys():
-    """Where their product is 1 only the gradients of the matrices themselves change; a W^Q of zeros is no queries."""
+    """Where their product is 1 only the gradients of the matrices themselves change."""
     fields = {"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "query_key_scale": 1.2, "heads": 4}
     plain, apart = (
         predict(Stack(**fields, **gains), patterns=64) for gains in ({}, {"query_gain": 2.0, "key_gain": 0.5})
@@ -264,14 +256,6 @@ def test_factors_of_queries_and_keys():
     for name in plain:
         ratio = {"grad_sq_WQ": 0.25, "grad_sq_WK": 4.0}.get(name, 1.0)
         np.testing.assert_allclose(apart[name], plain[name] * ratio, rtol=1e-9, err_msg=name)
-    without, zeros = (
-        predict(Stack(**fields | {"query_key_scale": 0.0})),
-        predict(Stack(**fields, query_gain=0.0), patterns=64),
-    )
-    for name in without:
-        np.testing.assert_allclose(zeros[name], without[name], rtol=1e-6, err_msg=name)
-    assert not zeros["grad_sq_WK"].any()
-    assert zeros["grad_sq_WQ"].all()
 
 
 def test_squared_norms_are_not_negative():
@@ -315,13 +299,6 @@ def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
     for name in whole:
         assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name
         np.testing.assert_allclose(parts.errors[name], whole.errors[name], rtol=0.3, atol=1e-9)
-
-
-def test_linear_logits_of_four_heads():
-    """Logits over d/h give queries and keys gradients in proportion to h; false alarm of each number 6e-5."""
-    stack = Stack(width=256, depth=1, tokens=3, vocab=16, query_key_scale=1.0, attention_scale="linear", heads=4)
-    widest, beyond = off(sample(stack, draws=128, seed=0), predict(stack))
-    assert widest <= 1, beyond
 
 
 MIRRORED: list[dict[str, Any]] = [

@@ -139,26 +139,6 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert len(list((tmp_path / "figures").iterdir())) == 6
 
 
-def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
-    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
-    assert main([*SWEEP, "--out", str(run)]) == 0
-    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
-    capsys.readouterr()
-    assert main([*SWEEP, "--seed", "9", "--out", str(run)]) == 2
-    assert "holds another run" in capsys.readouterr().err
-
-
-def test_more_draws_continue_a_sweep(tmp_path, capsys):
-    arguments = ["sweep", "--placement", "post", "--width", "8", "--depth", "1", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--draws", "5"]) == 0
-    assert "cells   1, each with at least 5 draws (in whole blocks)" in capsys.readouterr().out
-    first = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.parquet")}
-    assert main([*arguments, "--draws", "100"]) == 0
-    assert Run.open(tmp_path / "run").samples()[0].draws == 128
-    assert all(path.read_bytes() == content for path, content in first.items())
-    assert Run.open(tmp_path / "run").manifest["draws"] == 100
-
-
 def test_verify_replaces_its_own_run_only(run, capsys):
     before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
     assert main(["verify", "--out", str(run)]) == 2

@@ -96,9 +96,10 @@ def test_commands_on_a_folder_from_python(tmp_path, capsys):
     assert "holds another run (other seed)" in capsys.readouterr().err
 
 
-def test_python_continues_what_the_command_began(tmp_path):
+def test_python_continues_what_the_command_began(tmp_path, capsys):
     out = tmp_path / "mine"
     assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "16", "--out", str(out)]) == 0
+    assert "cells   2, each with at least 16 draws (in whole blocks)" in capsys.readouterr().out
     stacks = [Stack(placement=placement, width=8, depth=1) for placement in ("post", "pre")]
     run = gb.sweep(stacks, draws=32, seed=0, out=out)
     assert {samples.draws for samples in run.samples()} == {32}

@@ -7,23 +7,14 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from simulate import Cell, Samples, TextWindows, read_windows, sample
+from simulate import Cell, TextWindows, read_windows, sample
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.inputs import network_inputs
-from simulate.runs.sample import one_thread, sample_block
-from theory import QUANTITIES, Stack, predict
+from simulate.runs.sample import one_thread
+from theory import Stack, predict
 
 SMALL = Stack(width=8, depth=2, tokens=3, vocab=5)
-
-
-def test_names_and_shapes():
-    samples = sample(SMALL, draws=5, seed=0)
-    assert set(samples) == {name for name, q in QUANTITIES.items() if q.in_paper}
-    for name, values in samples.items():
-        assert values.shape == ((5, 2) if QUANTITIES[name].per_layer else (5,)), name
-        assert values.dtype == np.float32
-        assert np.isfinite(values).all(), name
 
 
 def test_same_arguments_same_numbers_and_fewer_are_the_first_of_more():
@@ -68,18 +59,10 @@ def test_draws_of_different_cells_and_blocks_have_seeds_of_their_own():
     assert len({cells[0].block_seed(0, block) % 2**32 for block in range(10_000)}) == 10_000
 
 
-def test_cell_keys_hold_only_what_differs():
-    assert Cell(Stack()).key == '{"device":"cpu","dtype":"float32","engine":"conditioned","stack":{}}'
-    assert '"stack":{"depth":2,"tokens":3,"vocab":5,"width":8}' in Cell(SMALL).key
-    assert Cell(SMALL, device="cuda:1").key == Cell(SMALL, device="cuda").key
-    text = TextWindows(ids=np.zeros((2, 4), int), digest="abc", source="a.txt")
-    assert Cell(SMALL, text=text).key != Cell(SMALL).key
-
-
 def test_float64_and_float32_sample_the_same_law():
     """Means of 4000 draws each; false alarm 1e-5 per quantity."""
     single, double = sample(SMALL, draws=4000, seed=0), sample(SMALL, draws=4000, seed=0, dtype="float64")
-    assert double["loss"].dtype == np.float64
+    assert (single["loss"].dtype, double["loss"].dtype) == (np.float32, np.float64)
     for name in ("loss", "input_gradient_sq", "grad_sq_Wemb"):
         a, b = single[name], double[name]
         sem = np.hypot(a.std(), b.std()) / np.sqrt(4000)
@@ -172,13 +155,6 @@ def test_gpu_samples_the_same_law():
     for name in cpu:
         sem = np.hypot(cpu[name].std(0), gpu[name].std(0)) / 64
         assert (abs(cpu[name].mean(0) - gpu[name].mean(0)) <= 4.5 * sem + 1e-6).all(), name
-
-
-def test_blocks_are_what_sample_returns():
-    cell = Cell(SMALL)
-    block = sample_block(cell, 3, 0)
-    assert isinstance(sample(SMALL, draws=1, seed=3), Samples)
-    np.testing.assert_array_equal(sample(SMALL, draws=cell.draws_per_block, seed=3)["loss"], block["loss"])
 
 
 @pytest.mark.parametrize("engine", ["dense", "conditioned"])

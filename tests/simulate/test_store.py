@@ -127,6 +127,7 @@ def test_keys_are_what_they_have_always_been():
     assert plain.key == '{"device":"cpu","dtype":"float32","engine":"dense","stack":{}}'
     assert plain.name == "060f3adcae5d884c"
     assert plain.block_seed(0, 5) == 62120415122708597
+    assert Cell(Stack(), device="cuda:1").key == Cell(Stack(), device="cuda").key
     other = Cell(Stack(placement="pre", width=64, output_scale=2.0), "dense", dtype="float64")
     assert other.key == (
         '{"device":"cpu","dtype":"float64","engine":"dense","stack":{"output_scale":2.0,"placement":"pre","width":64}}'

@@ -1,7 +1,5 @@
 """The vocabulary: defaults, validation, what differs from the paper."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -125,15 +123,6 @@ def test_numpy_integers_become_plain_ones():
     assert stack == Stack(width=64, depth=3, output_scale=2.0)
     assert type(stack.width) is int
     assert type(stack.output_scale) is float
-
-
-def test_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Stack().width = 3
-
-
-def test_the_paper_setting_differs_in_nothing():
-    assert Stack().non_default() == {}
 
 
 @given(

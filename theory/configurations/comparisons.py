@@ -10,8 +10,8 @@ from theory.stack.documents import parsed
 FILE = Path(__file__).with_name("comparisons.json")
 """The table of results, made from the committed evidence (`python -m tests.helpers.rendered_pages`)."""
 
+# The fields in which a network may differ from the compared networks, which were small.
 _SIZES = {"width", "depth", "tokens", "vocab", "heads", "kv_heads", "ffn_ratio"}
-"""The fields in which a network may differ from the compared networks, which were small."""
 
 
 def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozenset()) -> str:

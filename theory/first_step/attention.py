@@ -29,11 +29,11 @@ from operator import mul
 import numpy as np
 
 from theory.coverage import holds_words
-from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel, root
+from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel
 from theory.first_step.rules import Branch, MatrixUse, Rule, sign_coefficients, sign_remainder, sign_rule, sign_steps
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated
 from theory.mean_field.attention.sampled import Inner, head_gain
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout, eigen_root
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio, weight_shapes
 
@@ -364,7 +364,7 @@ class RandomAttention(Branch):
     def _sample_products(self, head: Array) -> tuple[Array, Array]:
         """Return samples of r for gradients with a given Gram matrix, and their ∂L/∂a, each (samples, heads, N, N)."""
         normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
-        r = root(head) @ normal @ root(self.values).mT
+        r = eigen_root(head) @ normal @ eigen_root(self.values).mT
         return r, self.softmax_slope(r) * self._cap_slopes()
 
     def _cap_slopes(self) -> Array | float:

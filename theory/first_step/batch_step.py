@@ -51,6 +51,9 @@ An error of 0.25 means a ratio of at most 1.25 in either direction.
 LEAST_MEASURED = 0.2
 """The smallest factor of `BatchStep.rescaled` at which the error of a critical rate was measured."""
 
+_COPIES = 8
+"""The most positions of one frequent token id."""
+
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
 """The number of logits to sample in all networks together, and the smallest and largest number of networks."""
 _SAMPLES = 256
@@ -223,25 +226,32 @@ class _Positions:
     def of(
         cls, stack: Stack, of_batch: int, frequencies: Array, count: int, generator: np.random.Generator
     ) -> Self:  # fmt: skip
-        """Represent a large batch: frequent token ids by one position each, the other ids by samples.
+        """Represent a large batch: frequent token ids by positions of their own, the other ids by samples.
+
+        Without tied embeddings, a frequent id has up to `_COPIES` positions with one context each. If a vocabulary has
+        no more ids than there are positions, each id has one.
 
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
-        ranked = frequencies
-        top = min(3 * count // 8, int((ranked > 0.5 / count).sum()))
-        others = np.arange(count - top)
+        ranked, has_all = frequencies, len(frequencies) <= count
+        copies = np.clip((ranked * count).astype(int), 1, 1 if has_all or holds_words(stack) else _COPIES)
+        most = count if has_all else min(3 * count // 8, int((ranked > 0.5 / count).sum()))
+        top = min(most, int((np.cumsum(copies) <= (count if has_all else 5 * count // 8)).sum()))
+        frequent = np.repeat(np.arange(top), copies[:top])
+        others = np.arange(count - len(frequent))
         tail, labelled = max(float(ranked[top:].sum()), np.finfo(float).tiny), others % 2 == 0
         words = top + np.searchsorted(np.cumsum(ranked[top:]) / tail, (others + 0.5) / len(others))
         words = np.minimum(np.maximum.accumulate(words - others) + others, len(ranked) - len(others) + others)
-        in_batch, have = min(tail, labelled.sum() / of_batch), labelled.sum()
+        in_batch, have = min(tail, labelled.sum() / of_batch), max(1, labelled.sum())
         parts = (
             np.where(labelled, tail / have, 0.0),
             np.where(labelled, in_batch / have, (tail - in_batch) / max(1, len(others) - have)),
-            np.full(len(others), tail / len(others)),
+            np.full(len(others), tail / max(1, len(others))),
         )
-        order, words = generator.permutation(count), np.concatenate([np.arange(top), words])
-        masses, shares, keys = (np.concatenate([ranked[:top], part])[order] for part in parts)
+        order, words = generator.permutation(count), np.concatenate([frequent, words])
+        each = ranked[frequent] / copies[frequent]
+        masses, shares, keys = (np.concatenate([each, part])[order] for part in parts)
         places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
         seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
         attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())

@@ -12,8 +12,8 @@ from theory.mean_field.cost import Cost, measured_seconds, prediction_cost
 from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
+# The size of a float64 in bytes.
 _NUMBER = 8
-"""The size of a float64 in bytes."""
 
 
 def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:

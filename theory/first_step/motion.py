@@ -108,12 +108,6 @@ def mean_kernel(kernel: Array) -> Array:
     return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
 
 
-def root(kernel: Array) -> Array:
-    """Return a matrix F with F Fᵀ = K for a kernel K, even if K does not have full rank."""
-    values, vectors = np.linalg.eigh(kernel)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
-
-
 def symmetric_products(plus: MatrixGradient, minus: MatrixGradient) -> MatrixGradient:
     """Return the symmetrized inner products of two gradients, from the products of their sum and their difference.
 

@@ -24,6 +24,11 @@ from theory.stack.optimizers import LINEAR, Optimizer
 _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 
+def input_scale(stack: Stack) -> float:
+    """Return the factor κ between a column of the output matrix and the input embedding."""
+    return stack.embedding_scale * stack.width**0.5 / stack.output_scale
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
     """The change of tied input embeddings when the output matrix takes an optimizer step.
@@ -80,11 +85,6 @@ class OutputMatrix:
         return is_tied(self.stack)
 
     @property
-    def _scale(self) -> float:
-        """The factor κ between a column of the output matrix and the input embedding."""
-        return self.stack.embedding_scale * self.stack.width**0.5 / self.stack.output_scale
-
-    @property
     def _gram(self) -> Array:
         """The products of the matrix's input rows, (N, N)."""
         return self.stack.width * self.kernel
@@ -113,7 +113,7 @@ class OutputMatrix:
             r: gradients at the logits, (M, N, V).
             at_words: Gram matrices of the gradients at the inputs, (M or 1, N, N).
         """
-        n, scale = len(self.kernel), self._scale
+        n, scale = len(self.kernel), input_scale(self.stack)
         if optimizer == "adam":
             return self._words_by_signs(r, at_words)
         if optimizer in LINEAR:
@@ -135,7 +135,7 @@ class OutputMatrix:
         if not self.tied or optimizer == "adam":
             return squared_size(self._use, r @ r.mT, optimizer)
         if optimizer in LINEAR:
-            of_words = self._scale**2 * np.trace(mean_kernel(at_words))
+            of_words = input_scale(self.stack) ** 2 * np.trace(mean_kernel(at_words))
             return squared_size(self._use, r @ r.mT, optimizer) + float(of_words)
         step, n = self._spectral(optimizer, r, at_words), len(self.kernel)
         outputs, words = step[:, :n], step[:, n:]
@@ -150,7 +150,7 @@ class OutputMatrix:
     def _spectral(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
         """Return the step as coefficients on the rows z and g, (M, 2N, V)."""
         n, none = len(self.kernel), np.zeros((len(r), len(self.kernel), len(self.kernel)))
-        words = np.broadcast_to(self._scale * np.eye(n, r.shape[-1]), r.shape)
+        words = np.broadcast_to(input_scale(self.stack) * np.eye(n, r.shape[-1]), r.shape)
         left = np.concatenate([
             np.concatenate([none + self._gram, none], -1),
             np.concatenate([none, none + at_words], -1),
@@ -180,7 +180,8 @@ class OutputMatrix:
         By Stein's lemma, each input moves only along its own gradient, given all z.
         """
         assert self.rows is not None, "inputs are rows of it behind a transform"
-        n, scale, sizes = len(self.kernel), self._scale, np.maximum(self._sizes(at_words), np.finfo(float).tiny)
+        n, scale = len(self.kernel), input_scale(self.stack)
+        sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
         of_words, density, drawn = r[..., :n], np.zeros((len(r), n)), 0
         for rows in self._blocks(of_words):
             density = density + np.exp(-((rows @ of_words / sizes[:, None]) ** 2) / 2).sum(-2)
@@ -195,7 +196,7 @@ class OutputMatrix:
     def _sizes(self, at_words: Array) -> Array:
         """Return the root mean squares of the coordinates of κ g, (M or 1, N)."""
         squares = np.linalg.diagonal(at_words) / self.stack.width
-        return np.asarray(self._scale * np.sqrt(np.maximum(squares, 0.0)))
+        return np.asarray(input_scale(self.stack) * np.sqrt(np.maximum(squares, 0.0)))
 
     def _blocks(self, r: Array) -> Iterator[Array]:
         """Yield blocks of samples of z, as many as can be multiplied by all gradients in a reasonable time."""
@@ -204,8 +205,7 @@ class OutputMatrix:
         # Samples come in pairs of opposite sign before the units, half of them apart.
         half, step = len(self.rows) // 2, max(1, _HELD // (len(r) * r.shape[-1]))
         chosen = np.concatenate([self.rows[: count // 2], self.rows[half : half + count // 2]])
-        for start in range(0, len(chosen), step):
-            yield chosen[start : start + step]
+        yield from (chosen[start : start + step] for start in range(0, len(chosen), step))
 
 
 def product_count(numbers: float, most: int) -> int:

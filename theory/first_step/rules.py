@@ -72,8 +72,8 @@ _LOGARITHMS = (-36, 36)
 STREAM_SAMPLES = 1024
 """The number of gradient samples from which the difference between sign steps and C Δ is computed."""
 
+# The smallest correlation of two tokens' factors that is a divisor, in standard deviations of its sampling error.
 _WEAK = 4.0
-"""The smallest correlation of two tokens' factors that is a divisor, in standard deviations of its sampling error."""
 
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
@@ -283,8 +283,7 @@ def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
     The result is multiplied by √max(1, d_out/d_in).
     """
     turned, _, chosen = _singular(use, gradient, function)
-    shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
-    return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
+    return np.asarray((max(1.0, use.shape[1] / use.shape[0]) ** 0.5) * (turned * chosen[..., None, :]) @ turned.mT)
 
 
 def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
@@ -315,8 +314,7 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
     if optimizer == "adam":
         met = [samples for samples in (use.inputs, use.factors) if samples is not None]
         return float(use.shape[0] * use.shape[1] * np.prod([(samples != 0).any(-1).mean() for samples in met]))
-    function = _inverse_root if optimizer == "polar" else _polynomial
-    _, squared, chosen = _singular(use, gradient, function)
+    _, squared, chosen = _singular(use, gradient, _inverse_root if optimizer == "polar" else _polynomial)
     return float(max(1.0, use.shape[1] / use.shape[0]) * (chosen**2 * squared).sum(-1).mean())
 
 

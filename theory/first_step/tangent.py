@@ -168,8 +168,7 @@ class TwoPassSolution:
             inputs: inputs, one batch; None for Gaussian inputs of words that all differ.
             attention: attention weights with zero queries and keys, (N, N); None for those of the network's mask.
         """
-        attention = attention_pattern(stack) if attention is None else attention
-        tokens = MatrixLayout(stack.rows, attention, stack.sequences)
+        tokens = MatrixLayout(stack.rows, attention_pattern(stack) if attention is None else attention, stack.sequences)
         inputs = gaussian_inputs(stack) if inputs is None else inputs
         forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
         _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from theory.first_step.attention import RandomAttention, below_projection, unevenness
-from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, inverse, root
+from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, inverse
 from theory.first_step.rules import Branch, Rule, sign_coefficients, sign_energy, sign_rule
 from theory.mean_field.attention.patterns import bare_logit_scale, rotated
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, eigen_root
 from theory.stack.weights import gain, inner_ratio
 
 
@@ -63,8 +63,7 @@ class TiedRandomAttention(RandomAttention):
         stack, ratio, size = self.stack, inner_ratio(self.stack), self.stack.width**0.5
         weights, values, share = self.patterns.weights[0], self.values, stack.key_width / stack.width
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
-        parts = moved.coefficients, moved.overlaps, moved.energy
-        c, overlaps, energy = (array[..., None, :, :] for array in parts)
+        c, overlaps, energy = (array[..., None, :, :] for array in (moved.coefficients, moved.overlaps, moved.energy))
         of_queries, of_keys, of_values = (gain(stack, role) * c + steps.get(role, 0.0) for role in ("WQ", "WK", "WV"))
         follows, none, value_gain = overlaps @ inverse(self.given), np.zeros((1, 1, 1)), share * gain(stack, "WV")
         by_logits = self.pass_through_heads(none, of_queries, of_keys)
@@ -265,4 +264,4 @@ class HeadGradients:
         The products are r_ij.
         """
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
-        return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)
+        return np.asarray(eigen_root(self.gram) @ normal @ eigen_root(branch.values).mT)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.first_step.motion import Steps, symmetric_products
-from theory.first_step.output_matrix import spectral_step
+from theory.first_step.output_matrix import input_scale, spectral_step
 from theory.first_step.outputs import Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
 from theory.first_step.rules import RULES, Rules
 from theory.first_step.tangent import Down, TwoPassSolution
@@ -100,7 +100,7 @@ class TiedStep:
         """
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
-        words = np.broadcast_to(_input_scale(solution) * np.eye(n, stack.vocab), drawn.r.shape)
+        words = np.broadcast_to(input_scale(stack) * np.eye(n, stack.vocab), drawn.r.shape)
         across = down.across * stack.width**0.5
         tokens = np.broadcast_to(stack.width * solution.forward.output, across.shape)
         left = np.concatenate([
@@ -119,7 +119,7 @@ class TiedStep:
         The shapes are (M, N, V) and (M, P).
         """
         stack, n, d = solution.stack, solution.stack.rows, solution.stack.width
-        kappa = _input_scale(solution)
+        kappa = input_scale(solution.stack)
         of_outputs, of_inputs = (kappa * rows.mT for rows in (self.embedding[:, :n, :n], self.embedding[:, n:, :n]))
         moved = solution.bottom(self.down, d**0.5 * of_outputs, of_inputs)
         energy = moved.motion.energy + kappa**2 * self.remainder
@@ -172,11 +172,6 @@ class TiedStep:
             squares["Wemb"] = np.array(signs if optimizer == "adam" else along)
             sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
         return squares, sizes
-
-
-def _input_scale(solution: TwoPassSolution) -> float:
-    """Return the ratio of an input x_0 to its column of the output matrix."""
-    return solution.stack.embedding_scale * solution.stack.width**0.5 / solution.stack.output_scale
 
 
 def _down(solution: TwoPassSolution, r: Array) -> Down:

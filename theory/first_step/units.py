@@ -17,13 +17,12 @@ from theory.first_step.motion import (
     TokenMotion,
     inverse,
     mean_kernel,
-    root,
     sample_mean,
 )
 from theory.first_step.rules import Branch, MatrixUse, Rule, sign_deviation, sign_rule, sign_steps
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout, eigen_root
 from theory.mean_field.outputs import units_to_be_normed
 from theory.mean_field.sublayers import TokenMoments, normed
 from theory.mean_field.tied.units import response
@@ -329,7 +328,7 @@ class TiedFeedForward(FeedForward):
         """Return samples of √d ν, the gradient's noise at the units."""
         noise = self._noise_kernel(gradients) * self.stack.width / self.stack.ffn_width
         normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.drawn.shape))
-        return np.asarray(normal @ root(noise).mT)
+        return np.asarray(normal @ eigen_root(noise).mT)
 
     def _sign_steps(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
         """Return √d H sign(HᵀΔ) for samples of Δ and Gaussian H, by role, for the matrices with sign steps."""

@@ -40,11 +40,11 @@ _QUICK_SECONDS, _LONG_SECONDS = 6.0, 10.0
 # Patterns times layers, heads and pairs of tokens that take some seconds.
 _QUICK = 2.0**22
 
+# The size of a float64 in bytes.
 _NUMBER = 8
-"""The size of a float64 in bytes."""
 
+# The bytes of the quadrature tables of a loss, which every prediction keeps in memory.
 _TABLES = 9.6e5
-"""The bytes of the quadrature tables of a loss, which every prediction keeps in memory."""
 
 # Activations whose kernels are formulas.
 _FORMULAS = ("relu", "leaky_relu", "relu_squared", "identity")

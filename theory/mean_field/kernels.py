@@ -334,8 +334,7 @@ class MatrixLayout:
         """Return the sums of a kernel over token pairs within a sequence, and over pairs of two sequences, (2, ...)."""
         rows = kernel.shape[-1] // self.sequences
         blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
-        within = np.trace(blocks, axis1=-2, axis2=-1)
-        return np.stack([within, (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))])
+        return np.stack([np.trace(blocks, axis1=-2, axis2=-1), (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))])
 
     def diagonal(self, kernel: Array) -> Array:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count
@@ -358,7 +357,7 @@ def cholesky(kernel: Array) -> Array:
 
 
 def eigen_root(kernel: Array) -> Array:
-    """Return a square root of a kernel matrix from its eigenvectors, with negative eigenvalues set to 0.
+    """Return a matrix F with F Fᵀ = K for a kernel K of any rank, with negative eigenvalues set to 0.
 
     Groups of tokens may cause negative eigenvalues.
     """

@@ -115,8 +115,7 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
         )
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
-    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2
-    return of_counted(stack, tokens, gradient)
+    return of_counted(stack, tokens, (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2)
 
 
 def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:

@@ -253,8 +253,7 @@ def own_token(stack: Stack, law: TextLaw | None = None) -> tuple[float, float]:
     # A gradient needs more tokens than a loss.
     require(replace(stack, tokens=max(stack.tokens, math.ceil(2.0 * stack.width**0.5))), "grouped")
     inputs, tokens = _laid_out(stack, None, law or TextLaw.distinct(stack.vocab), grouped=True, coarse=True)
-    inputs = inputs.repeated(max(2, tokens.entries_together))
-    forward = forward_pass(stack, tokens, inputs, np.random.default_rng(0))
+    forward = forward_pass(stack, tokens, inputs.repeated(max(2, tokens.entries_together)), np.random.default_rng(0))
     return loss_and_own_token(stack, cast(TextLayout, tokens), forward)
 
 

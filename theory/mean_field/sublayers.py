@@ -178,8 +178,7 @@ def feed_forward(stack: Stack, kind: str = "W", *, often: bool = False) -> Branc
         before, lines = kernel * gate, kernel * first
         active = activation.kernel(tokens, before)
         hidden = active * lines if gated else active
-        given = (before, lines) if gated else (before,)
-        hidden = tokens.features(hidden, of_inputs, given, units)
+        hidden = tokens.features(hidden, of_inputs, (before, lines) if gated else (before,), units)
         slopes = lru_cache(maxsize=int(often))(lambda: activation.slope_kernel(tokens, before))
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:

@@ -17,8 +17,8 @@ from theory.mean_field.token_laws import KINDS, frequencies_of, token_law
 from theory.stack.documents import content_of, parsed, pieces_of
 
 _ROUNDING = 1e-6
+# The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each.
 _PIECE = _SAMPLED = 2**22
-"""The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,8 +147,7 @@ class TextLaw:
         law = token_law(kind, vocab)
         if kind == "english":
             return cls.of_frequencies(law.frequencies)
-        within = max(law.within, law.kappa)
-        return cls(law.frequencies, within, law.kappa, law.same_word_labels, law.other_word_labels)
+        return cls(law.frequencies, max(law.within, law.kappa), law.kappa, law.same_word_labels, law.other_word_labels)
 
     @classmethod
     def of_card(cls, card: Any) -> TextLaw:

@@ -77,8 +77,7 @@ def read_out(
     """
     n, final_norm = tokens.count, stack.composition.final_norm
     after, both = part_normed(stack, stream, slice(n, None), final_norm)
-    tracked = stack.query_key_scale and final_norm
-    last = LastNorm(stream.centred().kernel[..., n:, n:]) if tracked else None
+    last = LastNorm(stream.centred().kernel[..., n:, n:]) if stack.query_key_scale and final_norm else None
     return as_one(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
 
 
@@ -119,8 +118,7 @@ def part_normed(
     after = stream.centred(part) if norm else stream
     root = np.ones(after.kernel.shape[:-1])
     if norm:
-        energies = np.linalg.diagonal(after.kernel)
-        root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon) / stack.norm_gain
+        root[..., part] = np.sqrt(np.linalg.diagonal(after.kernel)[..., part] + stack.norm_epsilon) / stack.norm_gain
     scales = root[..., :, None] * root[..., None, :]
     return TokenMoments(after.kernel / scales, after.means), scales
 

@@ -24,8 +24,7 @@ def relu_kernel(correlation: sp.Expr) -> sp.Expr:
 
     It is the expression of `theory.mean_field.gaussian.relu_kernel`.
     """
-    angle = sp.acos(correlation)
-    return (sp.sqrt(1 - correlation**2) + correlation * (sp.pi - angle)) / (2 * sp.pi)
+    return (sp.sqrt(1 - correlation**2) + correlation * (sp.pi - sp.acos(correlation))) / (2 * sp.pi)
 
 
 def relu_slope_kernel(correlation: sp.Expr) -> sp.Expr:

@@ -195,6 +195,7 @@ def _whole(least: int, most: int) -> Callable[[object], bool]:
 
 _NUMBER = ("a finite number", lambda value: value is None or _is_number(value))
 _TABLES = (f"at most {MOST_NETWORKS} tables of fields by name, as {{ a = {{...}}, b = {{...}} }}", _are_fields)
+# The allowed form of each field that is not text: a description, and a check.
 _FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "id": (
         "a word of at most 40 letters, digits, '_', '.' and '-'",
@@ -223,7 +224,6 @@ _FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "draws": (f"an integer from 2 to {MOST_DRAWS}", _whole(2, MOST_DRAWS)),
     "seed": ("an integer from 0 to 2^31", _whole(0, 2**31)),
 }  # fmt: skip
-"""The allowed form of each field that is not text: a description, and a check."""
 
 _FIELDS = {each.name for each in fields(Claim)} - {"id", "paper"}
 

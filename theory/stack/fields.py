@@ -6,7 +6,7 @@ The base class of field groups is here too.
 import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
@@ -179,23 +179,9 @@ def matrix(about: str) -> Any:
     Args:
         about: help text of the field.
     """
-
-    def check(name: str, value: object) -> str:
-        if isinstance(value, str) and not value:
-            return value
-        try:
-            rows = np.array(parsed(value, "JSON") if isinstance(value, str) else value, dtype=float)
-        except (TypeError, ValueError, OverflowError):
-            rows = np.empty(0)
-        square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] and np.isfinite(rows).all()
-        if not square or not np.array_equal(rows, rows.T) or (rows.diagonal() <= 0).any() or not _positive(rows):
-            raise ValueError(
-                f"{name} must be a symmetric positive semidefinite matrix with a positive diagonal, as a list of rows "
-                f'such as "[[1, 0.5], [0.5, 1]]", got {value!r}.'
-            )
-        return json.dumps(rows.tolist())
-
-    return field(default="", metadata={"help": about, "check": check})
+    example = '"[[1, 0.5], [0.5, 1]]"'
+    form = f"a symmetric positive semidefinite matrix with a positive diagonal, as a list of rows such as {example}"
+    return _rows(about, form, _is_covariance)
 
 
 def zeros_and_ones(about: str) -> Any:
@@ -206,6 +192,20 @@ def zeros_and_ones(about: str) -> Any:
     Args:
         about: help text of the field.
     """
+    form = 'a square matrix of 0 and 1 with a 1 in every row, as a list of rows such as "[[1, 0], [1, 1]]"'
+    return _rows(about, form, lambda rows: bool(np.isin(rows, (0, 1)).all() and rows.any(axis=1).all()), int)
+
+
+def _is_covariance(rows: Any) -> bool:
+    """Return whether a matrix is symmetric, with a positive diagonal and no negative eigenvalue beyond rounding."""
+    if not np.isfinite(rows).all() or not np.array_equal(rows, rows.T) or (rows.diagonal() <= 0).any():
+        return False
+    eigenvalues = np.linalg.eigvalsh(rows)
+    return bool(eigenvalues[0] >= -1e-12 * eigenvalues[-1])
+
+
+def _rows(about: str, form: str, is_allowed: Callable[[Any], bool], kind: type = float) -> Any:
+    """Make a network field for a square matrix, stored as the JSON text of its rows; "" for none."""
 
     def check(name: str, value: object) -> str:
         if isinstance(value, str) and not value:
@@ -214,18 +214,8 @@ def zeros_and_ones(about: str) -> Any:
             rows = np.array(parsed(value, "JSON") if isinstance(value, str) else value, dtype=float)
         except (TypeError, ValueError, OverflowError):
             rows = np.empty(0)
-        square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] > 0
-        if not square or not np.isin(rows, (0, 1)).all() or not rows.any(axis=1).all():
-            raise ValueError(
-                f"{name} must be a square matrix of 0 and 1 with a 1 in every row, as a list of rows such as "
-                f'"[[1, 0], [1, 1]]", got {value!r}.'
-            )
-        return json.dumps(rows.astype(int).tolist())
+        if not (rows.ndim == 2 and rows.shape[0] == rows.shape[1] > 0 and is_allowed(rows)):
+            raise ValueError(f"{name} must be {form}, got {value!r}.")
+        return json.dumps(rows.astype(kind).tolist())
 
     return field(default="", metadata={"help": about, "check": check})
-
-
-def _positive(rows: Any) -> bool:
-    """Return whether a symmetric matrix has no negative eigenvalue beyond rounding."""
-    eigenvalues = np.linalg.eigvalsh(rows)
-    return bool(eigenvalues[0] >= -1e-12 * eigenvalues[-1])

@@ -49,9 +49,3 @@ def test_pre_exponents():
     assert local(gap) == pytest.approx(float(asymptotics.pre_alignment_exponent()), abs=0.04)
     for name in ("grad_sq_W1", "grad_sq_W2", "grad_sq_WV"):
         assert local(prediction[name]) == pytest.approx(float(asymptotics.pre_gradient_exponent()), abs=0.04), name
-
-
-def test_planted_error_in_the_expansion(monkeypatch):
-    """Without attention's share the rate would not be 1/2."""
-    monkeypatch.setattr(asymptotics, "post_layer_gap", lambda at=asymptotics.gap: at * 2 / 3)
-    assert asymptotics.post_alignment_rate() != sp.Rational(1, 2)

@@ -609,5 +609,4 @@ def _turned_coincidences(stack: Stack, tokens: TextLayout) -> Array:
     seen = (tokens.seen / tokens.seen_all)[rows, :, None]
     cos, sin = ((seen * part).sum(1) for part in (np.cos(apart), np.sin(apart)))
     turning = 1.0 - share + share * (cos @ cos.T + sin @ sin.T) / cos.shape[-1]
-    with_itself = 1.0 - share + share * cos.mean(-1)
-    return tokens.turned_coincidences(np.maximum(turning, _LEAST_TURNING), with_itself)
+    return tokens.turned_coincidences(np.maximum(turning, _LEAST_TURNING), 1.0 - share + share * cos.mean(-1))

@@ -90,8 +90,7 @@ class GroupedPatterns:
         once, twice = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], words.of_two))
         if back:
             once, twice, alike = once.mT, twice.mT, alike[np.ix_(tokens.probes, tokens.probes)]
-        inside = mean_sandwich(twice, kernel, twice, shifts=range(1))
-        return np.where(alike, inside, mean_sandwich(once, kernel, once))
+        return np.where(alike, mean_sandwich(twice, kernel, twice, shifts=range(1)), mean_sandwich(once, kernel, once))
 
 
 def grouped_patterns(
@@ -232,8 +231,7 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
     turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
     few = np.clip(number - turn, 0.0, 1.0)
     factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(np.maximum(number, 0.0) / others), few))
-    left = number - factors.sum(1)[0]
-    return np.asarray(np.einsum("stj,bhtqij->bhsqij", factors, weights) + left * expected)
+    return np.asarray(np.einsum("stj,bhtqij->bhsqij", factors, weights) + (number - factors.sum(1)[0]) * expected)
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:

@@ -287,8 +287,7 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
         return _query_and_key_roots(shape, head_width, generator)
     of_groups = (*batch, stack.key_heads, group * query_tokens, key_tokens)
     rows, along, of_keys = _query_and_key_roots(of_groups, head_width, generator)
-    rows = rows.reshape(*batch, heads, query_tokens, rows.shape[-1])
-    return rows, along, of_keys
+    return rows.reshape(*batch, heads, query_tokens, rows.shape[-1]), along, of_keys
 
 
 def _query_and_key_roots(
@@ -341,5 +340,4 @@ def dropped(stack: Stack, weights: Array, generator: np.random.Generator) -> Arr
     """Apply dropout to attention weights: set a random share of them to 0, and scale up the others."""
     if not stack.attention_dropout:
         return weights
-    kept = generator.random(weights.shape) >= stack.attention_dropout
-    return weights * kept / (1.0 - stack.attention_dropout)
+    return weights * (generator.random(weights.shape) >= stack.attention_dropout) / (1.0 - stack.attention_dropout)

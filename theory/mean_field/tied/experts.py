@@ -72,6 +72,5 @@ def _below_router(
     at_logits = route.slopes * certain - route.shares * (route.weights * certain).sum(-1, keepdims=True)
     kernel = at_logits @ at_logits.mT + route.at_logits(routed.output, whole, overlaps)
     # Tokens that are equal, or nearly, have no inverse.
-    inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
-    along = at_logits @ logits.mT @ inverse / root
+    along = at_logits @ logits.mT @ np.linalg.pinv(given, rcond=1e-10, hermitian=True) / root
     return gain(stack, role) * kernel, along, {role: tokens.positive_total(given * kernel)}

@@ -74,8 +74,7 @@ def own_logits(stack: Stack, energies: Array, held: Array) -> tuple[Array, Array
     all_others = values_at(lambda q: cross_entropy(scale * q**0.5, vocab), energies) + np.log1p(-1.0 / vocab)
     mean_logit = scale * stack.width**0.5 * held
     logits = mean_logit[..., None] + scale * np.sqrt(energies)[..., None] * nodes
-    sure = expit(logits - all_others[..., None])
-    return mean_logit, sure, np.logaddexp(logits, all_others[..., None]) @ weights
+    return mean_logit, expit(logits - all_others[..., None]), np.logaddexp(logits, all_others[..., None]) @ weights
 
 
 def loss_of_labels(stack: Stack, tokens: TextLayout, mean_logit: Array, normalizer: Array) -> Array:
