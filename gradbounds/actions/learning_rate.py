@@ -168,16 +168,17 @@ def _sentences(
         lines += [
             f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
             f"  {_WORDS[each.region]}",
-            *[_BAND.format(critical / factor, critical * factor)] * (scale is not None and scale >= LEAST_MEASURED),
+            *[_BAND.format(critical / factor, critical * factor)] * ((scale or 0.0) >= LEAST_MEASURED),
         ]  # fmt: skip
         share = critical / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
-            lines += [
-                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from",
-                f"  step {math.ceil(share * warmup_steps)} of {warmup_steps} on. Training changes the critical rate.",
-            ]
+            lines.append(
+                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from "
+                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on.\n"
+                "  Whether those steps are safe is unknown: training changes the critical rate."
+            )
         else:
             lines += [
                 f"  A linear warm-up to {rate:g} passes step 1's critical rate after {share:.1%} of its steps.",

@@ -79,8 +79,8 @@ _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _NO_CAUSE = (
     ["Step 1 is as predicted."],
     [
-        "Tested: sums, padding, tying, initializations, clipping, squares, other units (docs/training_logs.md).",
-        "Next: log the norms of single matrices in this file, give --text FILE, or run gradbounds probe on the module.",
+        "Tested: sums, padding, tying, other initializations, clipping, squares and units (docs/training_logs.md).",
+        "Next: log the norms of single matrices in the same file, give --text FILE, or gradbounds probe your module.",
     ],
 )
 _ALONE = [
