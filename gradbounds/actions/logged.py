@@ -206,7 +206,10 @@ class _Theory:
             self._correction = healthy.line.norm / self.line(self.stack, notes, self.law).norm
 
     def is_sure(self, causes: list[Cause], logged: LogLine) -> bool:
-        """Return whether norms larger and smaller by the error of coarse groups explain a log alike."""
+        """Return whether norms larger and smaller by the error of coarse groups explain a log alike.
+
+        A verdict depends on the prediction and, if it is undecided, on a text, which is the first cause.
+        """
         return all(
             replace(cause, line=_times(replace(cause.line, norm_deviation=narrow), 1.0, factor)).explains(logged)
             == cause.explains(logged)
@@ -272,7 +275,6 @@ def predict_logged(
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
             read.check(layers)
             verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
-            # An undecided verdict depends on a text, which is the first cause.
             if theory.is_sure([healthy, *verdict.causes[: verdict.is_fine is None]], read.line):
                 break
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
