@@ -70,7 +70,8 @@ def layer_lines(
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
-        reason = "the weight of the only chosen expert is always 1" if alone else "a matrix of zeros comes after them"
+        zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
+        reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
@@ -173,7 +174,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    included = "; the critical rate below counts that" * (not stack.experts)
+    included = "; AdamW's critical rate counts that" * (not stack.experts)
     of_loss = f"AdamW's step in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}{included}"),

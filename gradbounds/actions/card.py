@@ -452,7 +452,7 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
                     for name, value in change.values.items())  # fmt: skip
     before, after = change.losses
     loss = (f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss") + (
-        f", norm {change.norm:.3g}" if change.norm else f" (for {tokens} tokens)" * bool(run)
+        f", norm {change.norm:.3g}" if change.norm else f", both for {tokens} tokens" * bool(run)
     )
     return [card_row(_EVENED, f"{change.words}: within {change.first_over_last:.3g}x, {loss}; --compare {flag}")]
 

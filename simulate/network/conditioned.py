@@ -14,7 +14,7 @@ factor unique and continuous. It is itself exact: it is the law of a network who
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ Draw = Callable[[int], Tensor]
 
 
 # Kept, because a new identity is a kernel launch; a number on the host serves operations on a GPU too.
-_identity, _on_host = cache(torch.eye), cache(torch.tensor)
+_identity, _on_host = lru_cache(8)(torch.eye), lru_cache(8)(torch.tensor)
 
 
 def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, "draws 1 1"]]:

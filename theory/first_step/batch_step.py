@@ -327,7 +327,7 @@ class _Represented:
         curvature, change = (
             float((of_positions @ self.shares / size).mean()) for of_positions in (bent, (w**2).mean(-1) + speeds)
         )
-        updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
+        updates = {role: np.sqrt(np.maximum(square, 0.0) / sizes[role]) for role, square in squares.items()}
         return BatchStep(name, float((gain / size**0.5).mean()), curvature, change, updates)
 
 
