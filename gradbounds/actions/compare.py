@@ -74,7 +74,7 @@ def compare_steps(
         flags += f" --text {text}" * (text is not None)
         lines += [
             "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
-            "network, 14 times lower in one example: replace --compare by",
+            "network, which can be far lower: replace --compare by",
             f"  {flags} --batch {sequences} --learning-rate 1e-4",
         ]  # fmt: skip
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
