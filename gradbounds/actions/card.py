@@ -191,7 +191,7 @@ def _quick(given: Mapping[str, Any], of: Description, how: Mapping[str, Any], *,
     """Return the fields of a network, without a number of tokens if one sequence of so many tokens takes long."""
     asked, budget = of.read(given)[0], Budget.of(how["max_time"], how["memory"])
     if (
-        "tokens" not in given or gaps(asked, "prediction")
+        "tokens" not in given or gaps(asked, "prediction") or gaps(replace(asked, sequences=2), "grouped")
         or chosen_way(asked, how["patterns"], budget, coarse=coarse).cost.seconds < _TABLE_SECONDS
     ):  # fmt: skip
         return given

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 
 from theory import Stack, predict
 from theory.first_step import tied_networks as networks
+from theory.first_step.output_matrix import input_scale
 from theory.first_step.outputs import counted_positions, step_statistics
 from theory.first_step.prediction import first_step
 from theory.first_step.tangent import TwoPassSolution
@@ -53,7 +54,7 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, optimizer):
     # Means over some hundreds of samples of units, which are not quite symmetric.
     assert sum(part.sum() for part in curvature.values()) == pytest.approx(seen, rel=3e-3)
     _, drawn, step, w, _ = of(fields, optimizer, ("Wemb",))
-    words = np.eye(drawn.r.shape[1], drawn.r.shape[2]) * networks._input_scale(solution)
+    words = np.eye(drawn.r.shape[1], drawn.r.shape[2]) * input_scale(solution.stack)
     right = np.concatenate([drawn.r, np.broadcast_to(words, drawn.r.shape)], -2)
     by_columns = ((step.left @ step.embedding) * right).sum((-2, -1))
     assert_allclose((drawn.r * w).sum((-2, -1)), by_columns, rtol=margin)
