@@ -65,7 +65,7 @@ def layer_lines(
         lines.append(
             card_row(
                 "experts", f"of {tokens_text(stack)}, the fullest takes {load[0]:.0%} in layer 1, {load[-1]:.0%} in "
-                f"the last (even: {stack.experts_per_token / stack.experts:.0%}); no batch's load",
+                f"the last (even: {stack.experts_per_token / stack.experts:.0%}); batch loads unknown",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -174,7 +174,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    included = "; AdamW's critical rate counts that" * (not stack.experts)
+    included = "; AdamW's critical rate includes it" * (not stack.experts)
     of_loss = f"AdamW's step in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}{included}"),

@@ -181,7 +181,8 @@ def _sentences(
             )
         else:
             lines += [
-                f"  A linear warm-up to {rate:g} passes step 1's critical rate after {share:.1%} of its steps.",
+                f"  The learning rate {rate:g} is {1 / share:.2g} times step 1's critical rate.",
+                f"  A linear warm-up passes the critical rate after {share:.1%} of its steps.",
                 f"  Training changes the critical rate. Step 1 of N warm-up steps has the learning rate {rate:g}/N.",
             ]
     return lines

@@ -224,7 +224,7 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
         for scale in (larger, 0.5 * larger, 0.2 * larger, 0.1 * larger) if stack.embeddings == "tied" else ():
             times = scale / stack.embedding_scale
             if times > 1.0:
-                yield f"network input {times:.3g}x, head kept", {"embedding_scale": scale}
+                yield f"embeddings {times:.3g}x, head unchanged", {"embedding_scale": scale}
         if stack.embeddings != "tied":
             times = float(f"{larger / stack.embedding_scale:.3g}")
             yield f"embeddings {times:,g}x larger", {"embedding_scale": larger}
