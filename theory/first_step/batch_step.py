@@ -1,19 +1,20 @@
 """Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
 A batch has more positions than `first_step` can treat, so that N positions represent it (`_Positions.of`). A frequent
-token id has one position with the mass of all its repetitions. Other ids are sampled: half of these positions have
-labels, and the others are positions whose id is not in the batch. Every position attends to itself and to ids drawn by
-frequency, as many as a position of a sequence sees. Its label is the mean of as many labels of the text's law as it
-represents. A batch of at most N positions is sampled as it is, with repeated ids. With tied embeddings, its positions
-with equal ids are merged.
+token id has up to `_COPIES` positions, which share the mass of its repetitions and have one context each; with tied
+embeddings it has one position. Other ids are sampled: half of these positions have labels, and the others are positions
+whose id is not in the batch. Every position attends to itself and to ids drawn by frequency, as many as a position of a
+sequence sees. Its label is the mean of as many labels of the text's law as it represents. A batch of at most N
+positions is sampled as it is, with repeated ids. With tied embeddings, its positions with equal ids are merged.
 
-The repetitions of an id have one context in this model, which makes curvatures 10 to 20% too large. Kernels exceed the
-batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d in a batch. Muon's gain is a sum
-of singular values, which depends on the rank: the singular values of its noise are spread like those of Σ_i a_i b_i',
-with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's curvature and critical rate are those of
-N positions of one sequence whose ids differ (`_Positions.alike`), because the other positions have too large a
-curvature by their queries and keys. The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE`
-measures with networks on a text; the error of Muon's curvature is sometimes larger.
+With one context for all repetitions of an id, curvatures are too large: by 10 to 20% with GELU, two to three times with
+gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d
+in a batch. Muon's gain is a sum of singular values, which depends on the rank: the singular values of its noise are
+spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's
+curvature and critical rate are those of N positions of one sequence whose ids differ (`_Positions.alike`), because the
+other positions have too large a curvature by their queries and keys. The errors are within `ERRORS`, which `make
+evidence PART=batch-steps TEXT=FILE` measures with networks on a text; the error of Muon's curvature is sometimes
+larger.
 
 Source: this project.
 """
