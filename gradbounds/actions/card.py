@@ -464,7 +464,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     return [
         f"Critical learning rate in step 1, {known}; finer, and warm-up: {_RATE_VIEW}",
         *[
-            card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
+            card_row(
+                name, f"below {low} the loss falls in step 1, above {high} it rises to second order; predicted {rate}"
+            )
             for key, name in RATES.items()
             for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],

@@ -29,7 +29,7 @@ HEADS, COARSE_HEADS = 16, 2
 
 
 Coarse = bool | Literal["heads"]
-"""Whether groups of tokens are coarse and sampled heads few; "heads" means fine groups with few heads."""
+"""The coarseness of token groups and of sampled heads, as a truth value; "heads" means fine groups with few heads."""
 
 
 def group_heads(layer: int, depth: int, *, coarse: Coarse = False) -> int:

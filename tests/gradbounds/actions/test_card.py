@@ -102,7 +102,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = rates[row["optimizer"]].values()
-        printed = re.match(r"below (\S+) .* above (\S+) it rises; predicted (\S+)", value_of(card, title)).groups()
+        pattern = r"below (\S+) .* above (\S+) it rises to second order; predicted (\S+)"
+        printed = re.match(pattern, value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([low, high, rate], rel=0.06)
         assert low < row["critical_rate"] < high
         assert rate == pytest.approx(row["critical_rate"], rel=0.2)
