@@ -150,7 +150,7 @@ class Frame:
         numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
         left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
         new = numbers[..., self.used - rows : self.used].tril_(-1)
-        new.diagonal(dim1=-2, dim2=-1).copy_(streams.chi(left).mul_(std))
+        torch.mul(streams.chi(left), std, out=new.diagonal(dim1=-2, dim2=-1))
         return numbers
 
 
@@ -174,8 +174,9 @@ class _Rebased(torch.autograd.Function):
         kept = product(gradient[..., : n + 1], along)
         beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
         numbers = frame.normal(n)
-        numbers[..., :used] -= product(product(numbers[..., :used], along.mT), along)
-        root, _ = factor(product(numbers, numbers.mT), _RIDGE)
+        known, met = numbers[..., :used], numbers[..., : frame.used]
+        known -= product(product(known, along.mT), along)
+        root, _ = factor(product(met, met.mT), _RIDGE)
         below = product(torch.linalg.solve_triangular(root, beyond, upper=False, left=False), numbers)
         below[..., :used] += kept
         return below, None
@@ -219,7 +220,8 @@ class Units:
     def forward(self, rows: Coordinates) -> Coordinates:
         """Return the coordinates of the MLP's output, for tokens that are given by their coordinates."""
         engine, n = self._engine, rows.shape[1]
-        self._rows, self._rows_gram = rows, product(rows, rows.mT)
+        self._rows = rows = rows[..., : self._frame.used]  # the other coordinates are zero
+        self._rows_gram = product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
         self._gram, lower = torch.empty_like(self._rows_gram), self._lower.to(engine.dtype).contiguous()
         for part in self._parts:
@@ -242,6 +244,7 @@ class Units:
     def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
         """Return the loss gradient at the MLP's input rows, and the squared gradient norm of W2."""
         engine, n = self._engine, gradient.shape[1]
+        gradient = gradient[..., : self._frame.used]
         gram = product(gradient, gradient.mT)
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
         grams = {role: torch.empty_like(gram) for role in self._std}
@@ -255,9 +258,10 @@ class Units:
         total = torch.stack([self._std[role] ** 2 * of_role for role, of_role in grams.items()]).sum(0)
         root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
-        overlap = product(fresh, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
-        below = product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=fresh)
-        return below, inner(gram, self._gram)
+        met = fresh[..., : self._rows.shape[2]]
+        overlap = product(met, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
+        product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=met)
+        return fresh, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
         """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
@@ -268,7 +272,8 @@ class Units:
             fresh.append(self._drawn(part, std))
             overlap[part] = product(fresh[-1], hidden.detach().mT)
         overlap = product(root, overlap + self._hidden_extra_sq.sqrt() * std * extra)
-        share = share_of_rows(product(gradient, self._known.mT), overlap, self._hidden_lower)
+        known = self._known[..., : gradient.shape[2]]
+        share = share_of_rows(product(gradient, known.mT), overlap, self._hidden_lower)
         root, share = (each.to(engine.dtype).contiguous() for each in (root, share))
         for k, part in enumerate(self._parts):
             hidden = self.hidden[k].detach()
@@ -328,10 +333,6 @@ class GramEngine(ConditionedEngine):
         return output
 
     def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
-        """Write the Gram matrix X Xᵀ of rows X in float64 into an output array, computed in halves.
-
-        This is twice as fast as one symmetric NumPy product.
-        """
-        room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
-        product(room[:, :half], room.mT, out=out[:, :half])
-        product(room[:, half:], room.mT, out=out[:, half:])
+        """Write the Gram matrix X Xᵀ of rows X in float64 into an output array."""
+        room = self.room(torch.float64, rows.shape).copy_(rows)
+        product(room, room.mT, out=out)
