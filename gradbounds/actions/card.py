@@ -459,7 +459,11 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tes
         return [card_row(_EVENED, f"{none} of one setting makes the layers clearly more even; list: --compare")]
     before, after = change.losses
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    of = f", one sequence of {tokens} tokens" if change.norms is None else ", norm {:.3g} -> {:.3g}".format(*change.norms)
+    of = (
+        f", one sequence of {tokens} tokens"
+        if change.norms is None
+        else ", norm {:.3g} -> {:.3g}".format(*change.norms)
+    )
     text = f"{change.words}: layers then {change.effect}, {loss}{of}; --compare {' '.join(flags(change.values))}"
     return [card_row(_EVENED, f"{text} (all: --compare)")]
 

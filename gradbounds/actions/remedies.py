@@ -37,6 +37,9 @@ _PATTERNS, _FEWEST, _BATCH_SECONDS = 2, 3, 3.5
 # The smallest relative standard error of a ratio that is printed.
 _SHOWN_ERROR = 0.02
 
+# How much further from 1, in the logarithm, a ratio that counts as less even is.
+_LESS_EVEN = 0.1
+
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
@@ -118,9 +121,7 @@ def remedy(
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
-def remedy_of_batch(
-    asked: Asked, batch: int, of: Description, run: Result, **limits: Any
-) -> tuple[Remedy | None, int]:
+def remedy_of_batch(asked: Asked, batch: int, of: Description, run: Result, **limits: Any) -> tuple[Remedy | None, int]:
     """Return the change that makes the layers of a batch most even, and the number of tested changes.
 
     The criterion of a change and the order of changes are those of `remedy`. Few attention samples choose the change,
@@ -144,7 +145,9 @@ def remedy_of_batch(
         if tested >= most or least < EVEN:
             break
         with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
-            after = predict_batch(_changed(asked, values), batch, of, **limits | {"patterns": count}, coarse=coarse)
+            after = predict_batch(
+                changed_batch(asked, values), batch, of, **limits | {"patterns": count}, coarse=coarse
+            )
             ratio, tested = furthest(after.columns("layers")), tested + 1
             if ratio < least:
                 best, least = (words, values), ratio
@@ -159,7 +162,7 @@ def change_of_batch(
     The numbers are those of `predict --compare`. The arguments are those of `remedy_of_batch`, and the change.
     """
     try:
-        after = quick_batch(_changed(asked, values), batch, of, **limits)
+        after = quick_batch(changed_batch(asked, values), batch, of, **limits)
     except ValueError:
         return None
     norms, changed = run.columns("layers"), after.columns("layers")
@@ -169,7 +172,7 @@ def change_of_batch(
     return Remedy(words, values, ratio, losses, effect=effect(norms, changed), norms=sizes)
 
 
-def _changed(asked: Asked, values: Mapping[str, Any]) -> Asked:
+def changed_batch(asked: Asked, values: Mapping[str, Any]) -> Asked:
     return replace(asked, given={**asked.given, **values})
 
 
@@ -185,19 +188,18 @@ def flags(values: Mapping[str, Any]) -> list[str]:
 def effect(before: Columns, after: Columns) -> str:
     """Describe the smallest and the largest ratio first / last layer after a change, and what became less even.
 
-    A ratio whose standard error by attention samples is above 2% has this error.
+    A standard error of attention samples above 2% is printed.
     """
     here, there = first_over_last(before), first_over_last(after)
-    errors = profiles(after, "sem") if "sem" in after else {}
-    norms = profiles(after, "predicted")
-    texts = []
+    norms, errors, texts = profiles(after, "predicted"), profiles(after, "predicted_sem"), []
     for name in sorted(there, key=lambda name: there[name])[:: max(1, len(there) - 1)]:
-        ends = errors.get(name, 0.0 * norms[name]) / norms[name]
-        error = there[name] * float(np.hypot(ends[0], ends[-1]))
-        number = number_text(there[name], error) if error > _SHOWN_ERROR * there[name] else f"{there[name]:.3g}"
-        texts.append(f"{number}x ({role(name)})")
-    less = [role(name) for name in there if abs(math.log(there[name])) > abs(math.log(here.get(name, math.inf))) + 0.1]
-    return " to ".join(texts) + f"; less even: {', '.join(less)}" * bool(less)
+        error = there[name] * math.hypot(*(errors[name][end] / norms[name][end] for end in (0, -1)))
+        texts.append(f"{number_text(float(f'{there[name]:.3g}'), error, _SHOWN_ERROR)}x ({role(name)})")
+    less = [name for name in there if abs(math.log(there[name])) > abs(math.log(here.get(name, math.inf))) + _LESS_EVEN]
+    lists = {"less even": less, "unknown": [name for name in here if name not in there]}
+    return " to ".join(texts) + "".join(
+        f"; {word}: {', '.join(map(role, names))}" for word, names in lists.items() if names
+    )
 
 
 def _within(
