@@ -27,7 +27,15 @@ from gradbounds.actions.first_line import (
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import reason_of_largest
-from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
+from gradbounds.network_text import (
+    drawn_lines,
+    gradient_lines,
+    matrix_name,
+    note_lines,
+    over_layers,
+    title,
+    with_cosines,
+)
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
 from gradbounds.result import Frames, Result
@@ -176,12 +184,12 @@ def predict_batch(
     vectors = learned_vectors(stack, family, notes)
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
-    layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
+    layers = _with_stream(_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
-        about=title(stack), tables=Frames({"batch": table, "layers": _with_stream(layers, scale.stream)}),
+        about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -196,11 +204,11 @@ def predict_batch(
             f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
-            *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
+            *[_QUICKER] * (asked.is_default and stack.ffn == "gated" and not coarse), "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
-            *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
+            *gradient_lines(stack, with_cosines(layers), every_layer=every_layer), *[_LOST] * bool(lost),
             *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
             _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
             _included(stack.embeddings, family, vectors), *note_lines(notes),

@@ -2,8 +2,10 @@
 
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +21,7 @@ from gradbounds.actions.first_line import (
     cost_of_batch,
     largest_loss_deviation,
     norms_of_texts,
+    quick_sampling,
 )
 from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import EVEN, Remedy, furthest, loss_of, remedy, remedy_of_batch
@@ -29,7 +32,7 @@ from gradbounds.layer_summary import (
     card_row,
     layer_lines,
     reason_of_largest,
-    share_row,
+    share_rows,
     squared_norms,
 )
 from gradbounds.network_text import loss_of_head, number_text, other_codes
@@ -40,6 +43,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.first_step.noise_scale import noise_scale
@@ -60,6 +64,9 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
+# Seconds of a card without its batch, and the seconds from which on they are announced.
+_OTHER_SECONDS, _SILENT_SECONDS = 3.0, 4.0
+
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 1.5, 2.5
 
@@ -76,7 +83,7 @@ _FEWER = 0.69
 
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
-_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
+_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
 
 _SUBSTITUTE = (
     "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
@@ -84,7 +91,7 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
-_PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
+_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
@@ -126,8 +133,9 @@ class FirstStepOfRun:
 
 
 def model_card(
-    given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
-) -> Result:
+    given: Mapping[str, Any], of: Description, *, text: str | None = None, layers: bool = False,
+    every_layer: bool = False, **how: Any,
+) -> Result:  # fmt: skip
     """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
     Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
@@ -135,6 +143,7 @@ def model_card(
     Args:
         given: fields of the network.
         of: further description of the network.
+        text: name or file of the text law of step 1; None for the default.
         layers: whether tables of layers follow.
         every_layer: whether the tables list every layer.
         how: other arguments of `predict_stack`.
@@ -145,28 +154,33 @@ def model_card(
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
     # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
-    asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
-    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+    network, notes = of.read(given)
+    coarse, longest = how["patterns"] is None and alone and not layers, context(notes)
+    coarse = coarse and not (network.experts or holds_words(network) or gaps(replace(network, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     is_short = alone and not layers
+    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
+    asked = at_context(given, of, given.get("tokens") or longest or network.tokens, limits, text) if alone else None
+    if asked is not None:
+        _announce(asked, of, limits["patterns"])
     fields = _quick(given, of, how | sampled, coarse=coarse) if is_short else given
-    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not is_short, **how | sampled)
+    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
-    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     with by_estimates(), quietly():
-        first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
+        first = None if asked is None else _first_step_of_run(asked, of, table, limits)
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         change = (
-            _change_of_step(given, of, result, first, limits, coarse=coarse) if is_short else result.values["evened_by"]
+            _change_of_step(given, of, result, first, limits, coarse=coarse) if alone else result.values["evened_by"]
         )
-    longest = None if "tokens" in given else context(notes)
+    if "tokens" in given:
+        longest = None
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
         *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
-        *_head(stack, notes, of.like or model_type(notes) or ""),
+        *_head(stack, notes, f"{of.like or model_type(notes) or ''}{_changed(given, of) if of.is_model else ''}"),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
@@ -181,9 +195,9 @@ def model_card(
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card = {"step_1": plain, "critical_rates": rates, "lines": lines}
     below = [*result.below]
-    if layers:
-        below += [] if first is None or first.result is None else ["", *first.result.lines]
-        below += [result.values["sentences"]["evened"]] if change is None else []
+    if layers and first is not None and first.result is not None:
+        below = ["", *first.result.lines, "", *result.values["sentences"]["trust"]]
+    below += [result.values["sentences"]["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -215,12 +229,19 @@ def at_context(
             tokens //= 2
 
 
-def _first_step_of_run(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
-    limits: Mapping[str, Any],
-) -> FirstStepOfRun:  # fmt: skip
+def _announce(asked: Asked, of: Description, patterns: int | None) -> None:
+    """Print the expected seconds of a card on standard error, if it takes long."""
+    stack, _ = of.read(asked.given)
+    law = law_of(stack, asked.text)
+    how = quick_sampling(stack, law, patterns)
+    with suppress(ValueError):
+        seconds = _OTHER_SECONDS + cost_of_batch(stack, law, how[0], coarse=how[1])[0].seconds
+        if law is not None and seconds > _SILENT_SECONDS:
+            print(f"predicting step 1, about {duration(seconds)}", file=sys.stderr, flush=True)
+
+
+def _first_step_of_run(asked: Asked, of: Description, table: Columns, limits: Mapping[str, Any]) -> FirstStepOfRun:
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
-    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
     whole, _ = of.read(asked.given)
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
@@ -281,6 +302,13 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
+
+
+def _changed(given: Mapping[str, Any], of: Description) -> str:
+    """Name the flags that change a model; "" without any. The number of tokens is printed with step 1."""
+    flags = {name: value for name, value in given.items() if name != "tokens"}
+    flags |= {"drawn_by": of.drawn_by} if of.drawn_by != HUGGING_FACE else {}
+    return " with"[: 5 * bool(flags)] + "".join(f" --{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
@@ -344,8 +372,7 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *[share_row(shares, stack, table, table, "")] * (norm > 0),
-        *filter(None, [_reason(stack)]),
+        *(share_rows(shares, stack, table, "", _reason(stack)) if norm > 0 else []),
     ]  # fmt: skip
 
 
@@ -359,18 +386,18 @@ def _reason(stack: Stack) -> str:
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
+    by = {ZIPF: "Zipf's law", "english": "English text"}.get(first.text, f"text {first.text}")
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
-    other = " (max; --tokens N)" * (longest is not None and not fewer)
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; log: {_LOG_VIEW}"]
+    other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
+    lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
     runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
     if _is_untied_here(notes):
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
-        carried = share_row(squared_norms(table), stack, table, table, f"; one sequence of {stack.tokens} tokens")
-        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), carried]
+        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
+        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     assert first.norm is not None and first.norm_deviation is not None
     low = COARSE * (first.coarse and stack.ffn == "gated")
     errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
@@ -385,8 +412,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        share_row(squares, stack, norms, norms, f"; all: --batch {BATCH}"),
-        *filter(None, [first.result.values["reason_of_largest"]]),
+        *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reason_of_largest"]),
     ]  # fmt: skip
 
 
@@ -401,13 +427,12 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
 
 
 def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
-    """Compare the layers, in the batch of step 1 if it is known; only experts are those of one sequence."""
+    """Compare the layers, in the batch of step 1 if it is known."""
     if first is None or first.result is None:
         lines = layer_lines(stack, table)
     else:
-        norms, loads = first.result.columns("layers"), table["quantity"] == "expert_load_max"
-        stream = {name: np.append(norms[name], table[name][loads]) for name in norms}
-        lines = layer_lines(stack, stream, norms, "in step 1", first.result.values["gradient_norm"] ** 2)
+        whole = first.result.values["gradient_norm"] ** 2
+        lines = layer_lines(stack, first.result.columns("layers"), "in step 1", whole)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -478,7 +503,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
-        expected = f"Ranges {'held for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        expected = f"Tested: {_PUBLIC}" if is_sampled else f"Ranges extrapolated from GPTs and Llamas ({_PUBLIC})"
         if has_experts(stack):
             wider = f"extrapolated to width {stack.width} from" if stack.width > 512 else "held for"
             expected = f"Ranges {wider} {_EXPERTS}; theory's error is of order layers / width"
@@ -491,7 +516,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f", {sizes}," * ("finite width" in expected)
-        expected += f"; {int(count) - int(off)} of {count} numbers of {of}{at_width} agree"
+        expected += f"; theory and {of}{at_width} agree in {int(count) - int(off)} of {count} numbers"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

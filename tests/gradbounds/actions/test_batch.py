@@ -50,7 +50,7 @@ def test_step_1_of_a_run(capsys):
     norms = {name: value**0.5 for name, value in noise_scale(STACK).grad_sq(6).items()}
     table = said.split("for the batch of 6 sequences\n")[1].splitlines()
     for layer, line in enumerate(table[2:4]):
-        printed = [float(word) for word in line.split()[1:]]
+        printed = [float(word) for word in line.split()[3:]]
         assert printed == pytest.approx([norms[name][layer] for name in ("WV", "W1", "W2")], rel=1e-3)
     ratios = ", ".join(f"dL/d{name} {norms[name][0] / norms[name][1]:.3g}" for name in ("WV", "W1", "W2"))
     assert f"Gradient norm, first layer / last layer, at 4 tokens: {ratios} (equal within 5%).\n" in said

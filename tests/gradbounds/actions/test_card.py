@@ -57,7 +57,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
-    assert f"64 sequences of {batch['stack']['tokens']} tokens (max; --tokens N), Zipf's law" in "\n".join(card)
+    assert f"64 sequences of {batch['stack']['tokens']} tokens (config's maximum; --tokens N), Zipf's law" in "\n".join(card)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
@@ -79,10 +79,10 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    about = re.search(r"the loss about ([\d.]+)x to ([\d.]+)x", re.sub(r"\n +", " ", "\n".join(card)))
+    about = re.search(r"the loss ([\d.]+)x to ([\d.]+)x", re.sub(r"\n +", " ", "\n".join(card)))
     assert [*map(float, about.groups())] == pytest.approx([min(printed.values()), max(printed.values())])
     energy, products = (by_layer(batch["layers"], name) for name in ("hidden_energy", "token_correlation"))
-    stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
+    stream = f"rms {energy[0] ** 0.5:.3g} after layer 1, {energy[-1] ** 0.5:.3g} after layer {depth}; cosine"
     assert value_of(card, "residual stream").startswith(stream)
     every_token = stack_from_config(path, tokens=16)[0]
     texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
@@ -158,9 +158,9 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
 @pytest.mark.parametrize(
     ("model", "flags", "said", "unsaid"),
     [
-        ("gpt2", "", "Ranges held for public GPTs", "extrapolated"),
-        ("gpt2", "--activation relu", "Ranges extrapolated from public GPTs", "held"),
-        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from public GPTs", "held"),
+        ("gpt2", "", "Tested: 36 of 38 losses, 7 of 8 norms of public logs", "extrapolated"),
+        ("gpt2", "--activation relu", "Ranges extrapolated from GPTs and Llamas", "Tested"),
+        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from GPTs and Llamas", "Tested"),
         ("olmoe-1b-7b", "", "Ranges held for 24 sampled networks with experts", "extrapolated"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
@@ -210,7 +210,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
-    assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; log") for line in lines)
+    assert any(line.startswith("Step 1: 64 sequences of 64 tokens, English text; your log") for line in lines)
 
 
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):

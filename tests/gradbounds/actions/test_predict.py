@@ -387,7 +387,9 @@ def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
     stack = json.loads(capsys.readouterr().out)["stack"]
     assert {name: stack.get(name, getattr(Stack(), name)) for name in changes} == changes
     assert main([*line[:-1], "--heads", "4"]) == 0
-    assert capsys.readouterr().out.startswith("gpt2: Pre-LN, 1 layer, width 16, 4 heads, ")
+    assert capsys.readouterr().out.startswith(
+        "gpt2 with --width 16 --depth 1 --vocab 8 --heads 4: Pre-LN, 1 layer, width 16, 4 heads, "
+    )
 
 
 def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
