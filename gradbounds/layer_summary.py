@@ -69,32 +69,26 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count = int((cosine > NEARLY_EQUAL).sum())
-        alike = f"in {count} of {last} layers: attention hardly tells tokens apart"
-        verdict = f"(above {NEARLY_EQUAL} {alike})" if count else f"(below {NEARLY_EQUAL}: fine)"
+        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers: attention hardly tells tokens apart)"
+        verdict = alike if count else f"(below {NEARLY_EQUAL}: fine)"
         residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} {verdict}"
     each = f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""
-    of_scores = _share_of_scores(gradients, ratios, whole)
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
-        card_row("by matrix", f"{_by_ratio(ratios, _errors(table, ratios, value), of_scores)}{each}"),
+        card_row("by matrix", f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}{each}"),
         card_row("residual stream", residual),
     ]
-    unknown = []
-    if stack.experts:
-        even = f"(even: {stack.experts_per_token / stack.experts:.0%})"
-        unknown = [f"largest share of tokens that one expert takes in a batch {even}"]
-        if "expert_load_max" in stream:
-            load, unknown = stream["expert_load_max"], []
-            text = f"of {tokens_text(stack)}, one expert takes up to {load[0]:.0%} in layer 1, {load[-1]:.0%} in the last"
-            lines.append(card_row("experts", f"{text} {even}; fewer of more tokens"))
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    if lost := [role(name) for name in matrices(table) if name in stream and name not in gradients]:
-        unknown.insert(0, f"{', '.join(lost)}: below the error of attention samples (--patterns N)")
+    lost = [role(name) for name in matrices(table) if name in stream and name not in gradients]
+    unknown = [f"{', '.join(lost)}: below the error of attention samples (--patterns N)"] * bool(lost)
+    if stack.experts:
+        even = f"{stack.experts_per_token / stack.experts:.0%}"
+        unknown.append(f"largest share of a batch's tokens that one expert takes (even: {even})")
     lines += [card_row("unknown", "; ".join(unknown))] * bool(unknown)
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
@@ -142,22 +136,15 @@ def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]
 def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mapping[str, float], whole: float) -> str:
     """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
     scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
-    if len(scores) < 2 or not whole:
-        return ""
-    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / whole
-    return f" (both: {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
+    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
+    text = f" (both: {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
+    return text * (len(scores) == 2 and whole > 0)
 
 
-def _errors(table: Columns, ratios: Mapping[str, float], value: str) -> dict[str, float]:
-    """Return the relative errors of ratios first / last layer that come from the samples."""
-    ends = {name: ends_of_layers(table, name, value) for name in ratios}
-    return {name: of[1] / of[0] for name, of in ends.items() if of}
-
-
-def _by_ratio(ratios: Mapping[str, float], errors: Mapping[str, float], of_scores: str) -> str:
+def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str) -> str:
     """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x".
 
-    Errors above 5% follow the ratio. The text `of_scores` follows the ratio of WK.
+    Errors of the samples above 5% follow the ratio. The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
@@ -165,8 +152,9 @@ def _by_ratio(ratios: Mapping[str, float], errors: Mapping[str, float], of_score
         of_part = parts.setdefault(
             re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
         )
-        error = f" +-{errors[name]:.0%}" * (errors.get(name, 0.0) > _UNSURE)
-        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{error}", []).append(role(name))
+        error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
+        unsure = f" +-{error:.0%}" if error > _UNSURE else ""
+        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
     by_part = {
         part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
         for part, texts in parts.items()
@@ -192,8 +180,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    roles = dict.fromkeys(name for name, _ in adam)
-    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
+    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name, _ in adam}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
@@ -201,8 +188,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     if over_layers >= 1 + FLAT:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    range_text = high if low == high else f"{low} to {high}"
-    of_loss = f"layer 1 changes the loss {range_text} as much as layer {stack.depth}"
+    of_loss = f"layer 1 changes the loss {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}"),
         card_row(
@@ -297,33 +283,29 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     """
     whole = sum(squares.values())
     descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
-    largest = [item for item in descending[:3] if item[1] > _SMALL * whole]
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in largest)
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in descending[:3] if part > _SMALL * whole)
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
-    growth, most, layer = rms[-1] / rms[0], layers.max(), ""
-    if most > UNEVEN / stack.depth:
-        layer = f"; layer {layers.argmax()} {most:.0%}"
-    by_rms = layers.argmax() == 1 and most * whole > descending[0][1]
-    grows = growth > UNEVEN**0.5 and stack.composition.input_norm
-    if grows and layer and (by_rms or descending[0][0] == _INPUTS):
+    most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
+    layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
+    if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.3g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
-        sizes_text = f"{before}{rms[0]:.3g} after {'it' if before else 'layer 1'}, {rms[-1]:.3g} after layer {stack.depth}"
-        label = "layer 1" if by_rms else "embedding"
-        reason = card_row(f"why {label}", f"norms divide gradients by the stream's rms: {sizes_text}")
-    elif growth > UNEVEN**0.5 and layer:
-        layer += f" (stream's rms {float(f'{growth:.2g}'):g}x smaller)"
-    row = card_row("of squared norm", f"{shares}{layer}{of}".replace(_INPUTS, "input embedding"))
-    return [row, *filter(None, [reason])]
+        sizes_text = f"{before}{rms[0]:.3g} after {'it' if before else 'layer 1'}, {rms[-1]:.3g} after layer"
+        text = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
+        reason = card_row(f"why {'layer 1' if of_first else 'embedding'}", text)
+    elif grows and layer:
+        layer += f" (stream's rms {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
+    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
+    return [card_row("of squared norm", shares), *filter(None, [reason])]
 
 
 def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
     """Explain why one kind of matrix has a much larger gradient norm than another; "" if there is no simple reason.
 
-    Without a simple reason, both factors are stated, for the first matrix whose squared norm is at least 2.25 times
-    smaller. The bias of WK has no gradient, since it moves all scores of a query equally.
+    The other matrix has a squared norm that is at least 2.25 times smaller.
 
     A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
     gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
@@ -341,7 +323,6 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
         return ""
     known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
     least = _SMALL * sum(square for name, square in squares.items() if "_" not in name)
-    both = ""
     for other in known[1:]:
         if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
             continue
@@ -354,9 +335,4 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
             return card_row(f"why {known[0]}", reason)
-        if not both and other != "WK":
-            factors = (ratio, by_gradient, ratio / by_gradient)
-            whole, first, second = (f"{float(f'{factor:.2g}'):g}x" for factor in factors)
-            both = f"its squared norm is {whole} {other}'s: {first} by the gradient at its output"
-            both += f", times {second} by its inputs"
-    return card_row(f"why {known[0]}", both) if both else ""
+    return ""

@@ -5,12 +5,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
@@ -64,8 +61,8 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds of a card without its batch, and the seconds from which on they are announced.
-_OTHER_SECONDS, _SILENT_SECONDS = 3.0, 4.0
+# Seconds of a card without its batch, and the seconds of a batch from which on both are announced.
+_OTHER_SECONDS, _SILENT_SECONDS = 3.0, 1.0
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 1.5, 2.5
@@ -154,28 +151,20 @@ def model_card(
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
     # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
-    network, notes = of.read(given)
-    coarse, longest = how["patterns"] is None and alone and not layers, context(notes)
-    coarse = coarse and not (network.experts or holds_words(network) or gaps(replace(network, sequences=2), "grouped"))
+    asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
+    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
-    is_short = alone and not layers
-    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
-    asked = at_context(given, of, given.get("tokens") or longest or network.tokens, limits, text) if alone else None
-    if asked is not None:
-        _announce(asked, of, limits["patterns"])
-    fields = _quick(given, of, how | sampled, coarse=coarse) if is_short else given
+    fields = _quick(given, of, how | sampled, coarse=coarse) if alone and not layers else given
     result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
+    limits, change = {name: how[name] for name in ("patterns", "max_time", "memory")}, result.values["evened_by"]
     with by_estimates(), quietly():
-        first = None if asked is None else _first_step_of_run(asked, of, table, limits)
+        first = _first_step_of_run(given, of, stack, notes, table, limits, text) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
-        change = (
-            _change_of_step(given, of, result, first, limits, coarse=coarse) if alone else result.values["evened_by"]
-        )
-    if "tokens" in given:
-        longest = None
+        change = _change_of_step(given, of, result, first, limits, coarse=coarse) if alone else change
+    run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
@@ -183,21 +172,20 @@ def model_card(
         *_head(stack, notes, f"{of.like or model_type(notes) or ''}{_changed(given, of) if of.is_model else ''}"),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
-        *_layers(stack, table, first),
-        *_change_lines(table, None if first is None else first.result, change, stack.tokens),
+        *_layers(stack, table, run),
+        *_change_lines(table, run, change, stack.tokens),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = [
         part for line in lines for part in _wrapped(line, subsequent_indent=_INDENT if line.startswith("  ") else "  ")
     ]
-    lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
+    lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card = {"step_1": plain, "critical_rates": rates, "lines": lines}
-    below = [*result.below]
-    if layers and first is not None and first.result is not None:
-        below = ["", *first.result.lines, "", *result.values["sentences"]["trust"]]
-    below += [result.values["sentences"]["evened"]] * (layers and change is None)
+    sentences = result.values["sentences"]
+    below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
+    below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -229,29 +217,33 @@ def at_context(
             tokens //= 2
 
 
-def _announce(asked: Asked, of: Description, patterns: int | None) -> None:
-    """Print the expected seconds of a card on standard error, if it takes long."""
-    stack, _ = of.read(asked.given)
-    law = law_of(stack, asked.text)
-    how = quick_sampling(stack, law, patterns)
-    with suppress(ValueError):
-        seconds = _OTHER_SECONDS + cost_of_batch(stack, law, how[0], coarse=how[1])[0].seconds
-        if law is not None and seconds > _SILENT_SECONDS:
-            print(f"predicting step 1, about {duration(seconds)}", file=sys.stderr, flush=True)
+def _first_step_of_run(
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
+    limits: Mapping[str, Any], text: str | None,
+) -> FirstStepOfRun:  # fmt: skip
+    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule.
 
+    If it takes long, the expected seconds of the card are printed on standard error first.
 
-def _first_step_of_run(asked: Asked, of: Description, table: Columns, limits: Mapping[str, Any]) -> FirstStepOfRun:
-    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
+    Raises:
+        ValueError: the text cannot be read, or tokens do not repeat in it.
+    """
+    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
     whole, _ = of.read(asked.given)
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
-    assert law is not None, "the text has a law"
+    if law is None:
+        raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
     loss = loss_of(table)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
         return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
+    patterns, coarse = quick_sampling(whole, law, limits["patterns"])
+    cost = cost_of_batch(whole, law, patterns, coarse=coarse)[0]
+    if cost.seconds > _SILENT_SECONDS and Budget.of(within["max_time"], limits["memory"]).holds(cost):
+        print(f"predicting step 1, about {duration(_OTHER_SECONDS + cost.seconds)}", file=sys.stderr, flush=True)
     try:
         result = quick_batch(asked, BATCH, of, **within)
     except OverBudgetError:
@@ -306,9 +298,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
 
 def _changed(given: Mapping[str, Any], of: Description) -> str:
     """Name the flags that change a model; "" without any. The number of tokens is printed with step 1."""
-    flags = {name: value for name, value in given.items() if name != "tokens"}
-    flags |= {"drawn_by": of.drawn_by} if of.drawn_by != HUGGING_FACE else {}
-    return " with"[: 5 * bool(flags)] + "".join(f" --{name.replace('_', '-')} {value}" for name, value in flags.items())
+    flags = {**given, "drawn_by": of.drawn_by, "tokens": HUGGING_FACE}
+    changed = [f" --{name.replace('_', '-')} {value}" for name, value in flags.items() if value != HUGGING_FACE]
+    return " with" * bool(changed) + "".join(changed)
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
@@ -320,7 +312,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
         f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
-        "tied head (theory: untied)" if _is_untied_here(notes) else f"{stack.embeddings} head",
+        "tied head (theory: untied)" if any(n.field == SHARED_ENDS for n in notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
     ]  # fmt: skip
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
@@ -349,17 +341,11 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
 
 
-def _is_untied_here(notes: Sequence[Note]) -> bool:
-    """Return whether the model's class ties both ends and the Stack does not, which makes the model's loss larger."""
-    return any(note.field == SHARED_ENDS for note in notes)
-
-
 def _more(stack: Stack, *, of_run: bool) -> str:
     """Name the flags for another text of a run, and for a changed field."""
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
-    text = f"Your text: --batch {BATCH} --text FILE. " * of_run
-    return f"{text}Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
+    return "Your text: --text FILE. " * of_run + f"Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: Columns) -> list[str]:
@@ -367,20 +353,16 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
     norm = math.sqrt(sum(shares.values()))
+    sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
+    missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
+    reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *(share_rows(shares, stack, table, "", _reason(stack)) if norm > 0 else []),
+        *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),
     ]  # fmt: skip
-
-
-def _reason(stack: Stack) -> str:
-    """Explain the largest share of the squared norm, if the batch that this requires takes little time."""
-    sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
-    missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")
-    return "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
 
 
 def _run_lines(
@@ -393,7 +375,7 @@ def _run_lines(
     lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
     runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
-    if _is_untied_here(notes):
+    if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
         carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
@@ -426,13 +408,10 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
     return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
 
 
-def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
+def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
     """Compare the layers, in the batch of step 1 if it is known."""
-    if first is None or first.result is None:
-        lines = layer_lines(stack, table)
-    else:
-        whole = first.result.values["gradient_norm"] ** 2
-        lines = layer_lines(stack, first.result.columns("layers"), "in step 1", whole)
+    batch = ("in step 1", run.values["gradient_norm"] ** 2) if run else ()
+    lines = layer_lines(stack, run.columns("layers") if run else table, *batch)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -515,7 +494,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         expected = f"Error by finite width ({stack.width}) unknown: {reason}"
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
-        at_width = f", {sizes}," * ("finite width" in expected)
+        at_width = f" at {sizes}" * ("finite width" in expected)
         expected += f"; theory and {of}{at_width} agree in {int(count) - int(off)} of {count} numbers"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field

@@ -152,8 +152,8 @@ class Predict(ModelFlags):
         from gradbounds.actions.card import model_card
 
         return model_card(
-            changes, of, text=self.text, layers=self.layers, every_layer=self.all, compare=self.compare, draws=self.draws,
-            seed=self.seed, **limits,
+            changes, of, text=self.text, layers=self.layers, every_layer=self.all, compare=self.compare,
+            draws=self.draws, seed=self.seed, **limits,
         )  # fmt: skip
 
     def _of_batch(self, changes: dict[str, Any], batch: int, logs: list[Path], limits: dict[str, Any]) -> "Result":

@@ -343,11 +343,11 @@ def test_who_draws_the_weights(capsys, tmp_path):
     by_class = capsys.readouterr().out
     drawn = "Weights: as transformers' GPTNeoXForCausalLM draws them; other norms: --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "numbers of GPTNeoXForCausalLM agree" in " ".join(by_class.split())
+    assert "theory and GPTNeoXForCausalLM at width 512 agree in 27 of 27" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
     assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
-    assert "other norms:" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code
+    assert "other norms:" not in by_code and "theory and GPTNeoXForCausalLM" not in by_code
     assert main([*line, "--drawn-by", "neox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")
