@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checks.stacks.gradients_by_layer import Columns, matrices
-from gradbounds.network_text import FLAT, MATRICES, matrix_name, sequences_text, tokens_text, with_cosines
+from gradbounds.network_text import (
+    FLAT,
+    MATRICES,
+    ends_of_layers,
+    matrix_name,
+    sequences_text,
+    tokens_text,
+    with_cosines,
+)
 from theory import Stack
 from theory.first_step.noise_scale import NoiseScale
 from theory.stack.weights import copies, gain, weight_shapes
@@ -17,66 +25,75 @@ from theory.stack.weights import copies, gain, weight_shapes
 UNEVEN = 1.5
 """The ratio first / last layer above which layers count as uneven."""
 
+_INPUTS = "table of inputs"
+"""The name of the input embedding among the kinds of parameters."""
+
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
 # The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
 _SIMPLE = 1 / 3
 
+NEARLY_EQUAL = 0.9
+"""The cosine of two tokens above which attention hardly tells them apart.
+
+Squared gradients of WQ and WK are proportional to (1 - cosine)² (docs/report.md, queries and keys), so that both norms
+are less than a tenth of those of uncorrelated tokens.
+"""
+
+# The relative error of a ratio above which it is printed.
+_UNSURE = 0.05
+
 # Matrices whose gradient comes through another matrix of their branch.
 _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
 
 
-def layer_lines(
-    stack: Stack, table: Columns, norms: Columns | None = None, of: str = "", whole: float = 0.0
-) -> list[str]:
+def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) -> list[str]:
     """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
         stack: The network. With one layer, there are no lines.
-        table: Its `layer_table`.
-        norms: Norms of gradients that replace those of the table.
-        of: A name of the batch of these norms.
+        table: Its `layer_table`, or the table "layers" of `predict_batch`.
+        of: A name of the batch; "" for the sequences of the network.
         whole: The squared gradient norm of all parameters, of which the share of WQ and WK is printed; 0 for none.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
-    stream = profiles(with_cosines(table), value)
-    gradients = _whole_profiles(table if norms is None else norms, value)
+    stream, gradients = profiles(with_cosines(table), value), _whole_profiles(table, value)
     ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
     if not ratios:
         return []
-    last, energy = stack.depth, stream["hidden_energy"]
-    cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
-    alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
-    each = f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""
-    sizes = "{:.3g} after layer 1, {:.3g} after layer {}"
+    last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
+    sizes = "rms {:.3g} after layer 1, {:.3g} after layer {}"
     if stack.composition.stream_norm:
-        sizes = "before the norm {:.3g} in layer 1, {:.3g} in {}"
+        sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
+    residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
+    if cosine is not None:
+        count = int((cosine > NEARLY_EQUAL).sum())
+        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers: attention hardly tells tokens apart)"
+        verdict = alike if count else f"(below {NEARLY_EQUAL}: fine)"
+        residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} {verdict}"
+    each = f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
-        card_row("by matrix", f"{_by_ratio(ratios, _share_of_scores(gradients, ratios, whole))}{each}"),
-        card_row(
-            "residual stream", f"mean square {sizes.format(energy[0], energy[-1], last)}{alike}"
-        ),
-    ]  # fmt: skip
-    if stack.experts:
-        load = stream["expert_load_max"]
-        lines.append(
-            card_row(
-                "experts", f"of {tokens_text(stack)}, the fullest takes {load[0]:.0%} in layer 1, {load[-1]:.0%} in "
-                f"the last (even: {stack.experts_per_token / stack.experts:.0%}); batch loads unknown",
-            )
-        )  # fmt: skip
+        card_row("by matrix", f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}{each}"),
+        card_row("residual stream", residual),
+    ]
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
+    lost = [role(name) for name in matrices(table) if name in stream and name not in gradients]
+    unknown = [f"{', '.join(lost)}: below the error of attention samples (--patterns N)"] * bool(lost)
+    if stack.experts:
+        even = f"{stack.experts_per_token / stack.experts:.0%}"
+        unknown.append(f"largest share of a batch's tokens that one expert takes (even: {even})")
+    lines += [card_row("unknown", "; ".join(unknown))] * bool(unknown)
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
 
-def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
+def growth_by_layer(table: Columns) -> float | None:
     """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
 
     The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
@@ -84,11 +101,10 @@ def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | Non
     2/3 and 3/2 of that of all layers.
 
     Args:
-        table: a `layer_table`.
-        norms: norms of gradients that replace those of the table.
+        table: a `layer_table`, or the table "layers" of `predict_batch`.
     """
     energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
-    gradients = _whole_profiles(table if norms is None else norms, "predicted")
+    gradients = _whole_profiles(table, "predicted")
     most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
     if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
         return None
@@ -120,16 +136,15 @@ def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]
 def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mapping[str, float], whole: float) -> str:
     """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
     scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
-    if len(scores) < 2 or not whole:
-        return ""
-    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / whole
-    return f" (sum {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
+    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
+    text = f" (both: {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
+    return text * (len(scores) == 2 and whole > 0)
 
 
-def _by_ratio(ratios: dict[str, float], of_scores: str) -> str:
+def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str) -> str:
     """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x".
 
-    The text `of_scores` follows the ratio of WK.
+    Errors of the samples above 5% follow the ratio. The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
@@ -137,13 +152,15 @@ def _by_ratio(ratios: dict[str, float], of_scores: str) -> str:
         of_part = parts.setdefault(
             re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
         )
-        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
+        error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
+        unsure = f" +-{error:.0%}" if error > _UNSURE else ""
+        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
     by_part = {
         part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    return re.sub(r"(WK \S+x)", rf"\1{of_scores}", text, count=1)
+    return re.sub(r"(WK [\d.e+]+x( \+-\d+%)?)", rf"\1{of_scores}", text, count=1)
 
 
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
@@ -163,21 +180,17 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    roles = dict.fromkeys(name for name, _ in adam)
-    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
+    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name, _ in adam}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    of_what = " of layers and used experts" * bool(stack.experts)
-    steps = f"equal steps{of_what or ' in all layers'}, so theory gives no reason to change these ratios"
+    steps = "layers, used experts move alike: no fault" if stack.experts else "all layers move alike, so no fault"
     if over_layers >= 1 + FLAT:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    range_text = high if low == high else f"{low} to {high}"
-    included = "; AdamW's critical rate includes it" * (not stack.experts)
-    of_loss = f"AdamW's step in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
+    of_loss = f"layer 1 changes the loss {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
     return [
-        card_row("AdamW, Muon", f"{steps}; {of_loss}{included}"),
+        card_row("AdamW, Muon", f"{steps}; {of_loss}"),
         card_row(
             "SGD moves",
             f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
@@ -254,37 +267,45 @@ def squared_norms(table: Columns) -> dict[str, float]:
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
-def share_row(squares: Mapping[str, float], stack: Stack, table: Columns, norms: Columns, of: str) -> str:
-    """List the matrices with the largest shares of the squared norm, and the layer with a large share and its reason.
+def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: str, reason: str = "") -> list[str]:
+    """List the matrices with the largest shares of the squared norm, and the layer with a large share, with a reason.
 
-    Every norm divides the gradient by the stream's size, so a stream that grows makes the first layers' norms larger.
+    A norm's backward pass divides the gradient by the root mean square (rms) of the norm's input. So a stream that
+    grows makes gradients larger in the first layers and at the embeddings. This is the reason if the input embedding or
+    layer 1 has the largest share.
 
     Args:
         squares: squared norms by kind of parameter.
         stack: the network.
-        table: its `layer_table`, with the residual stream.
-        norms: gradient norms by layer and matrix.
+        table: its `layer_table`, or the table "layers" of `predict_batch`.
         of: text at the end of the row.
+        reason: row with the reason for the largest share of a matrix; "" for none.
     """
     whole = sum(squares.values())
     descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
-    largest = [item for item in descending[:3] if item[1] > _SMALL * whole]
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in largest)
-    at, sizes = np.asarray(norms["layer"]), np.nan_to_num(norms["predicted"])
-    inside = (at > 0) & np.array([name.startswith("grad_") for name in norms["quantity"]])
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in descending[:3] if part > _SMALL * whole)
+    at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
+    inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
-    energy = profiles(table, "predicted").get("hidden_energy", np.ones(1))
-    growth, most = energy[-1] / energy[0], layers.max()
+    rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
+    most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
     layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    layer += f" (residual stream {float(f'{growth**0.5:.2g}'):g}x smaller)" * bool(layer and growth > UNEVEN)
-    return card_row("of squared norm", f"{shares}{layer}{of}".replace("table of inputs", "input embedding"))
+    of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
+    if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
+        before = f"{stack.embedding_scale:.3g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
+        sizes_text = f"{before}{rms[0]:.3g} after {'it' if before else 'layer 1'}, {rms[-1]:.3g} after layer"
+        text = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
+        reason = card_row(f"why {'layer 1' if of_first else 'embedding'}", text)
+    elif grows and layer:
+        layer += f" (stream's rms {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
+    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
+    return [card_row("of squared norm", shares), *filter(None, [reason])]
 
 
 def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
     """Explain why one kind of matrix has a much larger gradient norm than another; "" if there is no simple reason.
 
-    Without a simple reason, both factors are stated, for the first matrix whose squared norm is at least 2.25 times
-    smaller. The bias of WK has no gradient, since it moves all scores of a query equally.
+    The other matrix has a squared norm that is at least 2.25 times smaller.
 
     A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
     gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
@@ -302,7 +323,6 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
         return ""
     known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
     least = _SMALL * sum(square for name, square in squares.items() if "_" not in name)
-    both = ""
     for other in known[1:]:
         if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
             continue
@@ -315,9 +335,4 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
             return card_row(f"why {known[0]}", reason)
-        if not both and other != "WK":
-            factors = (ratio, by_gradient, ratio / by_gradient)
-            whole, first, second = (f"{float(f'{factor:.2g}'):g}x" for factor in factors)
-            both = f"its squared norm is {whole} {other}'s: {first} by the gradient at its output"
-            both += f", times {second} by its inputs"
-    return card_row(f"why {known[0]}", both) if both else ""
+    return ""

@@ -79,7 +79,11 @@ def _inspection(run: Run) -> Result:
         .drop(columns="cell")
     )
     cells = cells.sort_values(varying, ignore_index=True)
-    special = {name: value for name, value in constant.items() if not _is_default(name, value)}
+    defaults = {name: "" for name in constant} | {name: field.default for name, field in FIELDS.items()}
+    special = {
+        name: value for name, value in constant.items()
+        if not (pd.isna(value) if defaults[name] is None else value == defaults[name])
+    }  # fmt: skip
     lines.append(
         "all cells: "
         + (", ".join(f"{name} {said(name, value)}" for name, value in special.items()) or "default fields")
@@ -88,11 +92,6 @@ def _inspection(run: Run) -> Result:
     if len(cells) > _SHOWN:
         lines.append(f"... and {len(cells) - _SHOWN} more cells; gradbounds runs {run.folder} --json lists all")
     return Result(about=f"run {run.folder}", tables={"cells": cells}, values=values | {"same": constant}, lines=lines)
-
-
-def _is_default(name: str, value: Any) -> bool:
-    default = FIELDS[name].default if name in FIELDS else ""
-    return bool(pd.isna(value)) if default is None else bool(value == default)
 
 
 def _size(folder: Path) -> str:

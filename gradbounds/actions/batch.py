@@ -27,7 +27,15 @@ from gradbounds.actions.first_line import (
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import reason_of_largest
-from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
+from gradbounds.network_text import (
+    drawn_lines,
+    gradient_lines,
+    matrix_name,
+    note_lines,
+    over_layers,
+    title,
+    with_cosines,
+)
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
 from gradbounds.result import Frames, Result
@@ -176,12 +184,12 @@ def predict_batch(
     vectors = learned_vectors(stack, family, notes)
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
-    layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
+    layers = _with_stream(_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
-        about=title(stack), tables=Frames({"batch": table, "layers": _with_stream(layers, scale.stream)}),
+        about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -196,13 +204,16 @@ def predict_batch(
             f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
-            *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
+            *[_QUICKER] * (asked.is_default and stack.ffn == "gated" and not coarse), "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
-            *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
+            *gradient_lines(stack, with_cosines(layers), every_layer=every_layer), *[_LOST] * bool(lost),
             *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
-            _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
+            _format_noise_scale(scale.whole, law), *[
+                f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
+                f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
+            ] * (law is None and stack.embeddings == "tied"),  # theory omits tokens that two sequences share
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -222,15 +233,24 @@ def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Res
 def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:
     """Return the time and the memory that the prediction of a batch takes."""
     cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
-    numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-    takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
-    lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
-    return Result(about="the cost of predicting a batch's gradient", values=numbers, lines=lines)
+    return Result(
+        about="the cost of predicting a batch's gradient",
+        values={"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped},
+        lines=[
+            f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}.", BY_CLOCK,
+            *_text_lines(stack, asked),
+        ],
+    )  # fmt: skip
 
 
 def _shares(squares: Mapping[str, float]) -> Columns:
     """Return each kind of parameter's share of the squared gradient norm."""
-    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
+    names = [
+        f"bias of {name.removeprefix('bias_')}" if name.startswith("bias_")
+        else f"{name.removeprefix('encoder_')}, encoder" if name.startswith("encoder_")
+        else _NAMES.get(name, matrix_name(f"grad_{name}"))
+        for name in squares
+    ]  # fmt: skip
     whole, sizes = sum(squares.values()), np.array([*squares.values()], dtype=float)
     roles, named = (np.array([*of], dtype=object) for of in (squares, names))
     return {"parameter": roles, "name": named, "grad_sq": sizes, "share": sizes / whole if whole else 0.0 * sizes}
@@ -371,20 +391,6 @@ def _of_law(law: TextLaw) -> list[str]:
         if law.labels_within
         else []
     )
-
-
-def _words_that_differ(stack: Stack, batch: int) -> list[str]:
-    """State the assumption of distinct tokens for tied embeddings: theory omits tokens that two sequences share."""
-    return [
-        f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
-        f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
-    ] * (stack.embeddings == "tied")
-
-
-def _name(name: str) -> str:
-    """Return the display name of a bias or of an encoder's matrix."""
-    kind, _, role = name.partition("_")
-    return f"bias of {role}" if kind == "bias" else f"{role}, encoder" if kind == "encoder" else name
 
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:

@@ -2,13 +2,12 @@
 
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
@@ -19,6 +18,7 @@ from gradbounds.actions.first_line import (
     cost_of_batch,
     largest_loss_deviation,
     norms_of_texts,
+    quick_sampling,
 )
 from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import (
@@ -37,7 +37,7 @@ from gradbounds.layer_summary import (
     card_row,
     layer_lines,
     reason_of_largest,
-    share_row,
+    share_rows,
     squared_norms,
 )
 from gradbounds.network_text import loss_of_head, number_text, other_codes
@@ -48,6 +48,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.first_step.noise_scale import noise_scale
@@ -68,6 +69,9 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
+# Seconds of a card without its batch, and the seconds of a batch from which on both are announced.
+_OTHER_SECONDS, _SILENT_SECONDS = 3.0, 1.0
+
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 1.5, 2.5
 
@@ -84,7 +88,7 @@ _FEWER = 0.69
 
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
-_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
+_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
 
 _SUBSTITUTE = (
     "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
@@ -92,7 +96,7 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
-_PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
+_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
@@ -134,8 +138,9 @@ class FirstStepOfRun:
 
 
 def model_card(
-    given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
-) -> Result:
+    given: Mapping[str, Any], of: Description, *, text: str | None = None, layers: bool = False,
+    every_layer: bool = False, **how: Any,
+) -> Result:  # fmt: skip
     """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
     Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
@@ -143,6 +148,7 @@ def model_card(
     Args:
         given: fields of the network.
         of: further description of the network.
+        text: name or file of the text law of step 1; None for the default.
         layers: whether tables of layers follow.
         every_layer: whether the tables list every layer.
         how: other arguments of `predict_stack`.
@@ -156,42 +162,40 @@ def model_card(
     asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
     coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
-    is_short = alone and not layers
-    fields = _quick(given, of, how | sampled, coarse=coarse) if is_short else given
-    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not is_short, **how | sampled)
+    fields = _quick(given, of, how | sampled, coarse=coarse) if alone and not layers else given
+    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     with by_estimates(), quietly():
-        first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
+        first = _first_step_of_run(given, of, stack, notes, table, limits, text) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         change, tested = result.values["evened_by"], 0
-        if is_short:
+        if alone:
             change, tested = _change_of_step(given, of, result, first, limits, coarse=coarse)
-    longest = None if "tokens" in given else context(notes)
+    run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
         *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
-        *_head(stack, notes, of.like or model_type(notes) or ""),
+        *_head(stack, notes, f"{of.like or model_type(notes) or ''}{_changed(given, of) if of.is_model else ''}"),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
-        *_layers(stack, table, first),
-        *_change_lines(table, None if first is None else first.result, change, tested, stack.tokens),
+        *_layers(stack, table, run),
+        *_change_lines(table, run, change, tested, stack.tokens),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = [
         part for line in lines for part in _wrapped(line, subsequent_indent=_INDENT if line.startswith("  ") else "  ")
     ]
-    lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
+    lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card = {"step_1": plain, "critical_rates": rates, "lines": lines}
-    below = [*result.below]
-    if layers:
-        below += [] if first is None or first.result is None else ["", *first.result.lines]
-        below += [result.values["sentences"]["evened"]] if change is None else []
+    sentences = result.values["sentences"]
+    below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
+    below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -225,20 +229,31 @@ def at_context(
 
 def _first_step_of_run(
     given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
-    limits: Mapping[str, Any],
+    limits: Mapping[str, Any], text: str | None,
 ) -> FirstStepOfRun:  # fmt: skip
-    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
-    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
+    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule.
+
+    If it takes long, the expected seconds of the card are printed on standard error first.
+
+    Raises:
+        ValueError: the text cannot be read, or tokens do not repeat in it.
+    """
+    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
     whole, _ = of.read(asked.given)
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
-    assert law is not None, "the text has a law"
+    if law is None:
+        raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
     loss = loss_of(table)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
         return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
+    patterns, coarse = quick_sampling(whole, law, limits["patterns"])
+    cost = cost_of_batch(whole, law, patterns, coarse=coarse)[0]
+    if cost.seconds > _SILENT_SECONDS and Budget.of(within["max_time"], limits["memory"]).holds(cost):
+        print(f"predicting step 1, about {duration(_OTHER_SECONDS + cost.seconds)}", file=sys.stderr, flush=True)
     try:
         result = quick_batch(asked, BATCH, of, **within)
     except OverBudgetError:
@@ -291,6 +306,13 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     }
 
 
+def _changed(given: Mapping[str, Any], of: Description) -> str:
+    """Name the flags that change a model; "" without any. The number of tokens is printed with step 1."""
+    flags = {**given, "drawn_by": of.drawn_by, "tokens": HUGGING_FACE}
+    changed = [f" --{name.replace('_', '-')} {value}" for name, value in flags.items() if value != HUGGING_FACE]
+    return " with" * bool(changed) + "".join(changed)
+
+
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
     if stack.experts:
@@ -300,7 +322,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
         f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
-        "tied head (theory: untied)" if _is_untied_here(notes) else f"{stack.embeddings} head",
+        "tied head (theory: untied)" if any(n.field == SHARED_ENDS for n in notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
     ]  # fmt: skip
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
@@ -329,17 +351,11 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
 
 
-def _is_untied_here(notes: Sequence[Note]) -> bool:
-    """Return whether the model's class ties both ends and the Stack does not, which makes the model's loss larger."""
-    return any(note.field == SHARED_ENDS for note in notes)
-
-
 def _more(stack: Stack, *, of_run: bool) -> str:
     """Name the flags for another text of a run, and for a changed field."""
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
-    text = f"Your text: --batch {BATCH} --text FILE. " * of_run
-    return f"{text}Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
+    return "Your text: --text FILE. " * of_run + f"Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: Columns) -> list[str]:
@@ -347,38 +363,33 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
     norm = math.sqrt(sum(shares.values()))
+    sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
+    missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
+    reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *[share_row(shares, stack, table, table, "")] * (norm > 0),
-        *filter(None, [_reason(stack)]),
+        *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),
     ]  # fmt: skip
-
-
-def _reason(stack: Stack) -> str:
-    """Explain the largest share of the squared norm, if the batch that this requires takes little time."""
-    sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
-    missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")
-    return "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
 
 
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
+    by = {ZIPF: "Zipf's law", "english": "English text"}.get(first.text, f"text {first.text}")
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
-    other = " (max; --tokens N)" * (longest is not None and not fewer)
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; log: {_LOG_VIEW}"]
+    other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
+    lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
     runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
-    if _is_untied_here(notes):
+    if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
-        carried = share_row(squared_norms(table), stack, table, table, f"; one sequence of {stack.tokens} tokens")
-        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), carried]
+        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
+        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     assert first.norm is not None and first.norm_deviation is not None
     low = COARSE * (first.coarse and stack.ffn == "gated")
     errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
@@ -393,8 +404,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        share_row(squares, stack, norms, norms, f"; all: --batch {BATCH}"),
-        *filter(None, [first.result.values["reason_of_largest"]]),
+        *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reason_of_largest"]),
     ]  # fmt: skip
 
 
@@ -408,14 +418,10 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
     return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
 
 
-def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
-    """Compare the layers, in the batch of step 1 if it is known; only experts are those of one sequence."""
-    if first is None or first.result is None:
-        lines = layer_lines(stack, table)
-    else:
-        norms, loads = first.result.columns("layers"), table["quantity"] == "expert_load_max"
-        stream = {name: np.append(norms[name], table[name][loads]) for name in norms}
-        lines = layer_lines(stack, stream, norms, "in step 1", first.result.values["gradient_norm"] ** 2)
+def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
+    """Compare the layers, in the batch of step 1 if it is known."""
+    batch = ("in step 1", run.values["gradient_norm"] ** 2) if run else ()
+    lines = layer_lines(stack, run.columns("layers") if run else table, *batch)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -489,7 +495,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
-        expected = f"Ranges {'held for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        expected = f"Tested: {_PUBLIC}" if is_sampled else f"Ranges extrapolated from GPTs and Llamas ({_PUBLIC})"
         if has_experts(stack):
             wider = f"extrapolated to width {stack.width} from" if stack.width > 512 else "held for"
             expected = f"Ranges {wider} {_EXPERTS}; theory's error is of order layers / width"
@@ -501,8 +507,8 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         expected = f"Error by finite width ({stack.width}) unknown: {reason}"
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
-        at_width = f", {sizes}," * ("finite width" in expected)
-        expected += f"; {int(count) - int(off)} of {count} numbers of {of}{at_width} agree"
+        at_width = f" at {sizes}" * ("finite width" in expected)
+        expected += f"; theory and {of}{at_width} agree in {int(count) - int(off)} of {count} numbers"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

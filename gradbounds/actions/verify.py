@@ -47,7 +47,9 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
         ValueError: an argument is outside its range.
     """
     draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
-    execution = Execution(workers=_cores() if workers is None else workers)
+    # Cores that this process may use, or all cores on macOS and Windows.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    execution = Execution(workers=cores if workers is None else workers)
     check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
@@ -205,8 +207,3 @@ def _not_finite(samples: Samples) -> list[str]:
     count = int(np.any([*damaged.values()], axis=0).sum())
     where = f"{s.placement}, d = {s.width}, L = {s.depth}"
     return [f"NOT FINITE {', '.join(names)} at {where}: in {count} of {samples.draws} draws"]
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, or of all cores on macOS and Windows."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Changes = network(Stack(), several=("tokens",))
 
 NEEDS = {
-    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "learning_rate": "batch",
+    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or model", "learning_rate": "batch",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -35,6 +35,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "compare": (("logged", "learning_rate", "several tokens"), "; give the change as a flag: --depth 24."),
     "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it concerns only step 1."),
+    "text": (("bound", "draws", "first_step", "several tokens"), "; it is the text of step 1 of a run."),
     "several tokens": (
         ("draws", "bound", "first_step", "all"),
         "; these accept one number of tokens.",
@@ -81,7 +82,7 @@ class Predict(ModelFlags):
     text: Annotated[
         str | None,
         optional(
-            "text of --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
+            "text of step 1: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
             default="english, or zipf:1 for vocabularies below 32,000",
         ),
@@ -112,6 +113,7 @@ class Predict(ModelFlags):
         if self.logged and not logs:
             raise ValueError("logged must be followed by a log, or two.")
         also = {
+            "batch or model": self.batch is not None or of.is_model,
             "first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes,
             "two logs": len(logs) > 1,
         }  # fmt: skip
@@ -151,8 +153,8 @@ class Predict(ModelFlags):
         from gradbounds.actions.card import model_card
 
         return model_card(
-            changes, of, layers=self.layers, every_layer=self.all, compare=self.compare or (), draws=self.draws,
-            seed=self.seed, **limits,
+            changes, of, text=self.text, layers=self.layers, every_layer=self.all, compare=self.compare or (),
+            draws=self.draws, seed=self.seed, **limits,
         )  # fmt: skip
 
     def _of_batch(self, changes: dict[str, Any], batch: int, logs: list[Path], limits: dict[str, Any]) -> "Result":

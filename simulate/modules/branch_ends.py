@@ -13,12 +13,6 @@ _ENDS = (
     "attention.dense", "output.dense",
 )  # fmt: skip
 
-_SCALED, _UNEXPLAINED = 1.5, 0.9
-"""A matrix has the factor if its root mean square is at most 1.5/sqrt(2L) times the layer's median one.
-
-The factor 1/sqrt(2l) of layer l gives 1.41 in the middle layer. The ratio must also be below 0.9 times the ratio that
-entries of variance 1/fan-in explain."""
-
 
 def branch_ends(part: LayerList) -> tuple[str, ...]:
     """Return the names of the parameters that end a residual branch, such as the MLP's second matrix.
@@ -34,15 +28,28 @@ def branch_ends(part: LayerList) -> tuple[str, ...]:
 
 
 def unscaled_ends(part: LayerList) -> tuple[str, ...]:
-    """Return the names of the matrices that end a residual branch without the factor 1/sqrt(2L)."""
-    ends, ratios = branch_ends(part), []
-    for layer in map(_matrices, part.layers) if ends else ():
+    """Return the names of the matrices that end a residual branch without the factor f = 1/sqrt(2L).
+
+    Root mean squares are relative to the median of the layer's other matrices. With one variance for all entries, a
+    matrix has the ratio f or 1. With variances of 1/fan-in, it has f r or r, with r² the width divided by its fan-in.
+    Both kinds of ratios with the factor are smaller than both without it if f is below r and 1/r; the limit is their
+    geometric mean sqrt(f r). Otherwise, as for four times wider MLPs in one or two layers, the result is that of the
+    layer's other ends; without such ends, the matrix is not named.
+    """
+    ends, factor, ratios = branch_ends(part), (2 * len(part.layers)) ** -0.5, []
+    if not ends:
+        return ()
+    for layer in map(_matrices, part.layers):
         sizes = {name: float(matrix.detach().float().square().mean()) ** 0.5 for name, matrix in layer.items()}
         others = float(np.median([size for name, size in sizes.items() if name not in ends] or 0.0))
-        fans = [(min(layer[name].shape) / max(layer[name].shape)) ** 0.5 for name in ends]
-        limits = [min(_SCALED * (2 * len(part.layers)) ** -0.5, _UNEXPLAINED * fan) for fan in fans]
+        shared = set.intersection(*({*matrix.shape} for matrix in layer.values()))
+        widths = [min(shared) if len(shared) == 1 else layer[name].shape[0] for name in ends]
+        fans = [width / layer[name].numel() ** 0.5 for name, width in zip(ends, widths, strict=True)]
+        limits = [(factor * fan) ** 0.5 if factor < min(fan, 1 / fan) - 1e-9 else np.nan for fan in fans]
         ratios.append([sizes[name] / max(others, 1e-30) / limit for name, limit in zip(ends, limits, strict=True)])
-    return tuple(name for name, ratio in zip(ends, np.transpose(ratios), strict=True) if np.median(ratio) > 1.0)
+    medians = np.median(ratios, axis=0)
+    known = np.where(np.isnan(medians), np.fmin.reduce(medians), medians)
+    return tuple(name for name, ratio in zip(ends, known, strict=True) if ratio > 1.0)
 
 
 def _matrices(layer: nn.Module) -> dict[str, Tensor]:

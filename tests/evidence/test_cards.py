@@ -9,8 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.evidence
 
-_SECONDS, _LINES, _COLUMNS = 10.0, 18, 110
-
 
 @pytest.mark.parametrize("model", ["gpt2", "llama-3-8b", "qwen3-30b-a3b"])
 def test_a_card_fits_a_screen_within_seconds(model):
@@ -21,8 +19,7 @@ def test_a_card_fits_a_screen_within_seconds(model):
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     ).stdout.splitlines()  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert len(lines) <= _LINES and max(map(len, lines)) <= _COLUMNS
-    assert ("  gradient norm    normal: " in "\n".join(lines)) == (model != "qwen3-30b-a3b")
+    assert len(lines) <= 18 and max(map(len, lines)) <= 118 and "  gradient norm    normal: " in "\n".join(lines)
     (rates,) = (line for line in lines if line.startswith("Critical learning rate in step 1"))
     assert rates.endswith("--learning-rate R" if model != "qwen3-30b-a3b" else "rule for a first step of experts")
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= _SECONDS
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 10.0

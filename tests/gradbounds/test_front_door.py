@@ -88,10 +88,8 @@ def test_no_submodule_overwrites_a_name():
     for name, home in gb._HOMES.items():
         module, _, renamed = home.partition(":")
         assert getattr(gb, name) is getattr(importlib.import_module(module), renamed or name)
-    assert gb.Stack is theory.Stack
-    assert gb.claims is theory.CLAIMS
-    assert gb.probe is probe
-    assert (gb.sample, gb.Run) == (simulate.sample, simulate.Run)
+    assert gb.Stack is theory.Stack and gb.claims is theory.CLAIMS
+    assert gb.probe is probe and (gb.sample, gb.Run) == (simulate.sample, simulate.Run)
     assert gb.verdicts is checks.verdicts
 
 
@@ -158,8 +156,7 @@ def test_workers_take_our_packages_from_where_they_are(tmp_path):
         "from gradbounds.shadowing import load_own; load_own('theory', 'simulate'); import simulate, theory\n"
         "print(simulate.__file__, theory.__file__)",
     )  # fmt: skip
-    assert (code, err) == (0, "")
-    assert out.split() == [simulate.__file__, theory.__file__]
+    assert (code, err) == (0, "") and out.split() == [simulate.__file__, theory.__file__]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers begin without a server")
@@ -187,12 +184,10 @@ def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     (tmp_path / "checks.py").touch()
     (tmp_path / "mine.py").write_text("import gradbounds as gb\ngb.verdicts\n")
     code, out, err = run(tmp_path, "-m", "gradbounds", "--version")
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
+    assert (code, out) == (2, "") and err.count("\n") == 1
     assert "its own package 'checks'" in err
     code, out, err = run(tmp_path, "mine.py")
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
+    assert (code, out) == (1, "") and err.count("\n") == 1
     assert str(tmp_path / "checks.py") in err
     (tmp_path / "checks.py").rename(tmp_path / "numpy.py")
     code, out, err = run(tmp_path, "-m", "gradbounds", "predict")

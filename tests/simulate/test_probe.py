@@ -1,6 +1,7 @@
 """Probing any module: what is measured against a slow twin and against our own networks, and what is refused."""
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from checks.models.layer_tables import profile_table
 from gradbounds import probe as judged
 from gradbounds.cli import main
 from simulate import probe, sample
+from simulate.modules.branch_ends import unscaled_ends
 from simulate.modules.catalogue import BUILTINS
 from tests.helpers.probed_modules import one_module, under_the_paper_s_initialization
 from theory import Stack
@@ -102,8 +104,7 @@ def test_under_the_paper_s_initialization_it_is_our_network():
             error = np.hypot(values.std(0) / seeds**0.5, own.std(0) / 256**0.5)
             found.append(np.abs(theirs - own.mean(0)) / error)
         worst[name] = np.max(found)
-    assert worst["paper"] < 4.5
-    assert worst["torch"] > 10
+    assert worst["paper"] < 4.5 and worst["torch"] > 10
 
 
 def test_inputs_of_every_kind():
@@ -186,8 +187,7 @@ def test_models_of_transformers():
     pytest.importorskip("transformers")
     for name in ("gpt2", "bert"):
         report = judged(name, widths=[64], depths=[4], seeds=2)
-        assert not report.alarms
-        assert len(set(report.to_frame()["layer"])) == 5
+        assert not report.alarms and len(set(report.to_frame()["layer"])) == 5
 
 
 def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
@@ -287,8 +287,7 @@ def test_the_errors_of_a_profile_are_of_norms():
     rows += [(8, 2, seed, "layers", 1, "", "hidden_energy", energy) for seed, energy in enumerate((1.0, 2.0, 3.0))]
     columns = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
     row = profile_table(pd.DataFrame(rows, columns=columns)).iloc[0]
-    assert row["gradient"] == pytest.approx(2.0)
-    assert row["gradient_sem"] == pytest.approx(2 / 3**0.5 / 4)
+    assert row["gradient"] == pytest.approx(2.0) and row["gradient_sem"] == pytest.approx(2 / 3**0.5 / 4)
     assert row["energy_sem"] == pytest.approx(1 / 3**0.5)
 
 
@@ -327,3 +326,15 @@ def test_a_container_without_a_pass_of_its_own_is_not_said_to_never_run():
         return Net(), lambda seed: (torch.ones(2, 3, 4), lambda y: y.square().mean())
 
     assert not [note for note in probe(factory, widths=[4], depths=[2], seeds=1).notes if "never ran" in note]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 12])
+@pytest.mark.parametrize("hidden", [16, 64, 172, 256])
+def test_the_factor_of_branch_ends_is_seen(depth, hidden):
+    """With one variance or 1/fan-in, in narrow and wide MLPs; four times wider ones follow attention in two layers."""
+    factor, fan = (2 * depth) ** -0.5, (64 / hidden) ** 0.5
+    shapes = {"q": (64, 64), "o_proj": (64, 64), "fc1": (hidden, 64), "fc2": (64, hidden)}
+    for last, is_scaled in ((factor, True), (factor * fan, True), (1.0, False), (fan, False)):
+        sizes = dict(zip(shapes, (1.0, factor if is_scaled else 1.0, 1.0, last), strict=True))
+        layer = torch.nn.ParameterDict({name: torch.full(shape, sizes[name]) for name, shape in shapes.items()})
+        assert unscaled_ends(SimpleNamespace(layers=[layer] * depth)) == (() if is_scaled else ("fc2", "o_proj"))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from checks.first_step import first_step
-from checks.stacks.gradients_by_layer import layer_table
+from checks.stacks.gradients_by_layer import layer_columns, layer_table
 from gradbounds.actions import card
 from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
-from gradbounds.layer_summary import profiles, relative_updates
-from gradbounds.network_text import number_text
+from gradbounds.layer_summary import layer_lines, profiles, relative_updates
+from gradbounds.network_text import number_text, with_cosines
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.mean_field.prediction import own_token
@@ -39,8 +39,8 @@ def value_of(card, label):
     return next(line.removeprefix(label).strip() for line in map(str.strip, card) if line.startswith(label))
 
 
-def by_layer(rows, name):
-    return [row["predicted"] for row in rows if row["quantity"] == name and row["layer"] > 0]
+def by_layer(rows, name, value="predicted"):
+    return [row[value] for row in rows if row["quantity"] == name and row["layer"] > 0]
 
 
 def ratios_of(text):
@@ -57,7 +57,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
-    assert f"64 sequences of {batch['stack']['tokens']} tokens (max; --tokens N), Zipf's law" in "\n".join(card)
+    card = "\n".join(card).replace("\n" + " " * 19, " ").split("\n")
+    assert f"64 sequences of {batch['stack']['tokens']} tokens (config's maximum; --tokens N), Zipf's law" in card[2]
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
@@ -69,20 +70,18 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "of squared norm"))
     assert len(carried) >= 3 and all(shares[_NAMES.get(name, name)] == share for name, share in carried)
 
-    squares = {row["parameter"]: row["grad_sq"] for row in batch["batch"]}
-    why = re.search(r"why (\w+) +its squared norm is (\S+)x (\w+)'s: (\S+)x .* times (\S+)x", "\n".join(card))
-    ratio, by_gradient, by_inputs = (float(why[k]) for k in (2, 4, 5))
-    assert ratio == pytest.approx(squares[why[1]] / squares[why[3]], rel=0.051)
-    assert by_gradient * by_inputs == pytest.approx(ratio, rel=0.11)
-
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    about = re.search(r"the loss about ([\d.]+)x to ([\d.]+)x", re.sub(r"\n +", " ", "\n".join(card)))
-    assert [*map(float, about.groups())] == pytest.approx([min(printed.values()), max(printed.values())])
+    about = re.search(r"the loss (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
+    assert [float(about[1] or about[2]), float(about[2])] == [min(printed.values()), max(printed.values())]
+    for name, error in re.findall(r"(W\w) [\d.]+x \+-(\d+)%", value_of(card, "by matrix")):
+        sems = by_layer(batch["layers"], f"grad_{name}", "predicted_sem")
+        expected = 100 * math.hypot(*(sems[k] / norms[name][k] for k in (0, -1)))
+        assert float(error) == pytest.approx(expected, abs=0.51) and float(error) >= 5
     energy, products = (by_layer(batch["layers"], name) for name in ("hidden_energy", "token_correlation"))
-    stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
+    stream = f"rms {energy[0] ** 0.5:.3g} after layer 1, {energy[-1] ** 0.5:.3g} after layer {depth}; cosine"
     assert value_of(card, "residual stream").startswith(stream)
     every_token = stack_from_config(path, tokens=16)[0]
     texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
@@ -105,8 +104,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         pattern = r"below (\S+) .* above (\S+) it rises to second order; predicted (\S+)"
         printed = re.match(pattern, value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([low, high, rate], rel=0.06)
-        assert low < row["critical_rate"] < high
-        assert rate == pytest.approx(row["critical_rate"], rel=0.2)
+        assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
 def test_no_change_of_the_loss_beyond_its_approximation(capsys):
@@ -158,10 +156,11 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
 @pytest.mark.parametrize(
     ("model", "flags", "said", "unsaid"),
     [
-        ("gpt2", "", "Ranges held for public GPTs", "extrapolated"),
-        ("gpt2", "--activation relu", "Ranges extrapolated from public GPTs", "held"),
-        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from public GPTs", "held"),
+        ("gpt2", "", "Tested: 36 of 38 losses, 7 of 8 norms of public logs", "extrapolated"),
+        ("gpt2", "--activation relu", "Ranges extrapolated from GPTs and Llamas", "Tested"),
+        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from GPTs and Llamas", "Tested"),
         ("olmoe-1b-7b", "", "Ranges held for 24 sampled networks with experts", "extrapolated"),
+        ("olmoe-1b-7b", "", "unknown largest share of a batch's tokens that one expert takes (even: 12%)", "fullest"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
@@ -169,7 +168,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
     ],
 )
 def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys):
-    card = " ".join(found(capsys, "--like", model, *_TINY, *flags.split())["card"]["lines"])
+    card = " ".join(" ".join(found(capsys, "--like", model, *_TINY, *flags.split())["card"]["lines"]).split())
     assert said in card and unsaid not in card
 
 
@@ -210,7 +209,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
-    assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; log") for line in lines)
+    assert any(line.startswith("Step 1: 64 sequences of 64 tokens, English text; your log") for line in lines)
 
 
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
@@ -241,3 +240,29 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     )
     stack = stack_from_config(path, tokens=32, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
+
+
+def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
+    """Norms divide gradients by the rms of the stream, so layer 1 has no large share where the embeddings' rms is 1."""
+    monkeypatch.setattr(card, "_SILENT_SECONDS", 0.0)
+    model = ("predict", "--like", "llama-3-8b", "--width", "1024", "--depth", "6", "--heads", "8", "--vocab", "512")
+    assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--layers"]) == 0
+    small, waits = capsys.readouterr()
+    assert waits.startswith("predicting step 1, about 3") and "16 tokens, text zipf:1.1;" in small
+    rms = re.search(r"why layer 1 +.* rms: 0.02 before layer 1, (\S+) after it, (\S+) after layer 6\n", small).groups()
+    table = small[small.index("for the batch of 64 sequences") :]
+    energies = [float(re.search(rf"\n +{layer} +(\S+)", table)[1]) for layer in (1, 6)]
+    assert [float(each) ** 2 for each in rms] == pytest.approx(energies, rel=0.01) and "one sequence of" not in small
+    assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--embedding-scale", "1"]) == 0
+    assert not re.search(r"; layer 1 \d+%|why layer 1", capsys.readouterr().out)
+
+
+def test_lost_norms_and_equal_tokens_are_named():
+    """Post-LN's tokens become equal, and a norm below the error of its samples has no ratio."""
+    stack = Stack(width=64, depth=24, tokens=4, vocab=16, query_key_scale=1.0)
+    table = with_cosines(layer_columns(predict(stack, patterns=4), None))
+    lost = (table["quantity"] == "grad_WK") & (table["layer"] == 1)
+    lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
+    assert any(line.startswith("  unknown          WK: below the error of attention samples") for line in lines)
+    count = int((table["predicted"][table["quantity"] == "cosine"] > 0.9).sum())
+    assert f"(above 0.9 in {count} of 24 layers: attention hardly tells tokens apart)" in lines[2] and 0 < count < 24

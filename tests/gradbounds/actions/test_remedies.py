@@ -49,12 +49,10 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 
     table = layer_table(predict(stack, patterns=64), None)
     found, line = remedies.remedy(stack, table, budget.Budget.of("1m", "1GB"))
-    assert line == found.line()
-    assert found.values == change
+    assert line == found.line() and found.values == change
     assert ("head unchanged" in line) == (stack.embeddings == "tied" and "embedding_scale" in change)
     here, there = furthest(stack), furthest(replace(stack, **change))
-    assert here > 1.5
-    assert there < max(1.2, here**0.5)
+    assert here > 1.5 and there < max(1.2, here**0.5)
     assert found.first_over_last == pytest.approx(there, abs=0.03)
     losses = [float(predict(each, patterns=64)["loss"]) for each in (stack, replace(stack, **change))]
     assert found.losses == pytest.approx(losses, abs=0.1)
