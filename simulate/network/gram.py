@@ -39,6 +39,7 @@ from simulate.network.conditioned import (
     ConditionedMap,
     Square,
     factor,
+    identity,
     share_of_rows,
 )  # fmt: skip
 from simulate.network.engines import inner
@@ -114,7 +115,8 @@ class _Normalized(torch.autograd.Function):
         ctx.means, ctx.width = int(stack.normalization == "layer"), stack.width
         rows = x.clone()
         rows[..., : ctx.means] = 0.0
-        ctx.scale = (torch.linalg.vecdot(rows, rows)[..., None] / ctx.width + stack.norm_epsilon).rsqrt_()
+        scale = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_().div_(ctx.width)
+        ctx.scale = scale.add_(stack.norm_epsilon).rsqrt_()
         ctx.save_for_backward(rows.mul_(ctx.scale))
         return rows
 
@@ -151,9 +153,8 @@ class Frame:
         self.used += rows
         numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
         numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
-        left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
         new = numbers[..., self.used - rows : self.used].tril_(-1)
-        torch.mul(streams.chi(left), std, out=new.diagonal(dim1=-2, dim2=-1))
+        torch.mul(streams.chi(degrees, rows), std, out=new.diagonal(dim1=-2, dim2=-1))
         return numbers
 
 
@@ -175,11 +176,11 @@ class _Rebased(torch.autograd.Function):
         frame, along = ctx.frame, ctx.along
         n, used = gradient.shape[1], frame.used
         kept = product(gradient[..., : n + 1], along)
-        beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
         numbers = frame.normal(n)
         known, met = numbers[..., :used], numbers[..., : frame.used]
         known -= product(product(known, along.mT), along)
-        root, _ = factor(product(met, met.mT), _RIDGE)
+        grams = product(gradient, gradient.mT) - product(kept, kept.mT), product(met, met.mT)
+        beyond, root = factor(torch.cat(grams), _RIDGE)[0].chunk(2)
         below = product(torch.linalg.solve_triangular(root, beyond, upper=False, left=False), numbers)
         below[..., :used] += kept
         return below, None
@@ -275,7 +276,7 @@ class Units:
         root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
         met = fresh[..., : self._rows.shape[2]]
-        overlap = product(met, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
+        overlap = torch.addcmul(product(met, self._rows.mT), self._extra_sq.sqrt(), product(root, extra[:, 1]))
         product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=met)
         return fresh, inner(gram, self._gram)
 
@@ -283,8 +284,8 @@ class Units:
         """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
         engine, array, std = self._engine, self._engine.array, self._std_down
         root, _ = factor(gram, ROOT_RIDGE)
-        identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-        inverse = array(torch.linalg.solve_triangular(self._hidden_lower, identity, upper=False))
+        eye = identity(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
+        inverse = array(torch.linalg.solve_triangular(self._hidden_lower, eye, upper=False))
         known = array(product(gradient, self._known[..., : gradient.shape[2]].mT))
         extra, narrow = array(self._hidden_extra_sq.sqrt() * std * extra), array(root.to(engine.dtype).contiguous())
         root, share = array(root), array(torch.empty_like(gram, dtype=engine.dtype))

@@ -6,6 +6,7 @@ A number therefore does not depend on how many blocks are sampled together.
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Generator, Tensor
@@ -17,6 +18,13 @@ _ALIGNED = 64
 
 AHEAD = 2**20
 """The number of random numbers that a block samples ahead on a GPU, where every generator call is a kernel launch."""
+
+
+@lru_cache(64)
+def _half_degrees(degrees: int, count: int, draws: int, device: torch.device) -> Tensor:
+    """Return half of as many falling degrees of freedom, for each of some draws."""
+    falling = torch.arange(degrees, degrees - count, -1, dtype=torch.float64, device=device)
+    return (falling / 2).repeat(draws, 1)
 
 
 class RandomStreams:
@@ -69,12 +77,12 @@ class RandomStreams:
             part.uniform_(generator=generator)
         return numbers
 
-    def chi(self, degrees: Tensor) -> Tensor:
-        """Return independent chi-distributed random numbers with the given degrees of freedom.
+    def chi(self, degrees: int, count: int) -> Tensor:
+        """Return independent chi-distributed random numbers, with one degree of freedom less for each next one.
 
-        The shape is (draws, *degrees.shape).
+        The shape is (draws, count), and the first column has the given degrees of freedom.
         """
-        halves = (degrees / 2).expand(self._each, *degrees.shape).contiguous()
+        halves = _half_degrees(degrees, count, self._each, self.device)
         parts = [torch._standard_gamma(halves, generator=generator) for generator in self._generators]
         return torch.cat(parts).mul_(2.0).sqrt_()
 

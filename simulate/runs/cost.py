@@ -116,8 +116,9 @@ def block_bytes(cell: Cell) -> float:
     maps = _maps(s)
     if cell.engine == "gram":
         copies_of_units = _copies_of_units(s)
-        normals = 1 if copies_of_units == 1 and not s.query_key_scale and s.mask == "none" else 2
-        hidden = (normals + copies_of_units) * sum(rows * width for rows, width in drawn_rows(s))
+        # A plain ReLU keeps the random numbers only.
+        kept = 1 if copies_of_units == 1 and not s.query_key_scale and s.mask == "none" else 2 + copies_of_units
+        hidden = kept * sum(rows * width for rows, width in drawn_rows(s))
         transient = 6 * s.rows * max(s.ffn_width, s.vocab)
         return float(cell.draws_per_block * (size * (hidden + transient) + 64 * s.rows * sum(columns(s))))
     kept = sum(p.rows * p.depth * (_streams(p) * p.width + _copies_of_units(p) * _units(p)) for p in s.parts)
