@@ -52,7 +52,7 @@ Draw = Callable[[int], Tensor]
 
 
 # Kept, because a new identity is a kernel launch; a number on the host serves operations on a GPU too.
-_identity, _on_host = lru_cache(8)(torch.eye), lru_cache(8)(torch.tensor)
+identity, _on_host = lru_cache(8)(torch.eye), lru_cache(8)(torch.tensor)
 
 
 def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
@@ -63,11 +63,11 @@ def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Floa
     a² is `ridge` times the mean squared norm of a row, plus `least` squared. If rounding or overflow spoils a factor,
     it is NaN, because LAPACK leaves plausible numbers.
     """
-    rows, identity = gram.shape[-1], _identity(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    rows, eye = gram.shape[-1], identity(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).view(-1, 1, 1)
     # The smallest numbers keep a matrix of zeros definite.
     extra_sq = torch.add(_on_host(least**2 + _TINY**2, dtype=gram.dtype), trace, alpha=ridge / rows)
-    lower, info = torch.linalg.cholesky_ex(torch.addcmul(gram, identity, extra_sq))
+    lower, info = torch.linalg.cholesky_ex(torch.addcmul(gram, eye, extra_sq))
     return lower.masked_fill_(info.view(-1, 1, 1).bool(), torch.nan), extra_sq
 
 

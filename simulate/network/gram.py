@@ -39,6 +39,7 @@ from simulate.network.conditioned import (
     ConditionedMap,
     Square,
     factor,
+    identity,
     share_of_rows,
 )  # fmt: skip
 from simulate.network.engines import inner
@@ -51,8 +52,6 @@ from theory.stack.plan import ROLES, plan
 from theory.stack.weights import gain, law, rows_met, weight_shapes
 
 Coordinates = Float[Tensor, "draws rows columns"]
-# A NumPy view of a tensor on a CPU, where its calls cost less than those of torch; otherwise the tensor.
-Array = Any
 
 # Relative to the mean eigenvalue of a Gram matrix of coordinates in float64: what rounding does to its factor.
 _RIDGE, _LEAST = 1e-13, 1e-15
@@ -101,7 +100,7 @@ def without_gram(stack: Stack) -> str:
 
 
 def _sides(stack: Stack, role: str) -> tuple[bool, bool]:
-    """Return whether a matrix multiplies rows of the stream, and whether its products are added to the stream."""
+    # Whether a matrix multiplies rows of the stream, and whether its products are added to the stream.
     reads = role not in ("WO", "W2")
     return reads, not reads or (role == "WV" and stack.output_projection == "identity")
 
@@ -114,7 +113,8 @@ class _Normalized(torch.autograd.Function):
         ctx.means, ctx.width = int(stack.normalization == "layer"), stack.width
         rows = x.clone()
         rows[..., : ctx.means] = 0.0
-        ctx.scale = (torch.linalg.vecdot(rows, rows)[..., None] / ctx.width + stack.norm_epsilon).rsqrt_()
+        energies = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_().div_(ctx.width)
+        ctx.scale = energies.add_(stack.norm_epsilon).rsqrt_()
         ctx.save_for_backward(rows.mul_(ctx.scale))
         return rows
 
@@ -151,9 +151,8 @@ class Frame:
         self.used += rows
         numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
         numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
-        left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
         new = numbers[..., self.used - rows : self.used].tril_(-1)
-        torch.mul(streams.chi(left), std, out=new.diagonal(dim1=-2, dim2=-1))
+        torch.mul(streams.chi(degrees, rows), std, out=new.diagonal(dim1=-2, dim2=-1))
         return numbers
 
 
@@ -172,14 +171,12 @@ class _Rebased(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
-        frame, along = ctx.frame, ctx.along
-        n, used = gradient.shape[1], frame.used
-        kept = product(gradient[..., : n + 1], along)
-        beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
-        numbers = frame.normal(n)
+        frame, along, used = ctx.frame, ctx.along, ctx.frame.used
+        kept, numbers = product(gradient[..., : along.shape[1]], along), frame.normal(gradient.shape[1])
         known, met = numbers[..., :used], numbers[..., : frame.used]
         known -= product(product(known, along.mT), along)
-        root, _ = factor(product(met, met.mT), _RIDGE)
+        grams = product(gradient, gradient.mT) - product(kept, kept.mT), product(met, met.mT)
+        beyond, root = factor(torch.cat(grams), _RIDGE)[0].chunk(2)
         below = product(torch.linalg.solve_triangular(root, beyond, upper=False, left=False), numbers)
         below[..., :used] += kept
         return below, None
@@ -198,15 +195,11 @@ class Units:
     Args:
         engine: the source of random numbers.
         stack: the network.
-
-    Attributes:
-        hidden_sq: the squared norm of every token's hidden units, (draws, tokens).
-        largest: the largest hidden unit of every random network, (draws,).
-        least: the least one.
+        record: the record to which the sizes of hidden units are added.
     """
 
-    def __init__(self, engine: "GramEngine", stack: Stack) -> None:
-        self._engine, self._frame = engine, engine.frame
+    def __init__(self, engine: "GramEngine", stack: Stack, record: Record) -> None:
+        self._engine, self._frame, self._record = engine, engine.frame, record
         shapes = weight_shapes(stack)
         self._std = {
             role: (gain(stack, role) / shapes[role][0]) ** 0.5 for role in ("WG", "W1", "W2") if role in shapes
@@ -218,7 +211,10 @@ class Units:
         self._relu = stack.activation == "relu" and stack.ffn == "plain"
         self._parts = engine.streams.parts(engine.piece // (stack.rows * stack.ffn_width))
         self._shapes = [(part.stop - part.start, stack.rows, stack.ffn_width) for part in self._parts]
-        self._normals: list[list[Array]] = []
+        self._drawn = lambda part, std: engine.streams.normal_part(
+            part, stack.rows, stack.ffn_width, std=std, dtype=engine.dtype
+        )
+        self._normals: list[list[Any]] = []
         self._kept: list[tuple[Tensor, list[GradientEdge]]] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
@@ -230,27 +226,23 @@ class Units:
         self._narrow, gram = engine.array(self._lower.to(engine.dtype).contiguous()), torch.empty_like(self._rows_gram)
         self._gram, of_hidden, extremes = gram, engine.array(gram), []
         for k, (part, shape) in enumerate(zip(self._parts, self._shapes, strict=True)):
-            numbers = [torch.empty(shape, dtype=engine.dtype, device=rows.device) for _ in self._std]
-            for each, std in zip(numbers, self._std.values(), strict=True):
-                engine.streams.fill_part(each, part, std)
-            self._normals.append([engine.array(each) for each in numbers])
+            self._normals.append([engine.array(self._drawn(part, std)) for std in self._std.values()])
             hidden = self._hidden(k, engine.room(engine.dtype, shape))
             extremes.append([torch.amax(hidden, (1, 2)), torch.amin(hidden, (1, 2))])
             engine.exact_gram(hidden, of_hidden[part])
-        self.largest, self.least = (torch.cat(each) for each in zip(*extremes, strict=True))
-        self.hidden_sq = gram.diagonal(dim1=-2, dim2=-1)
+        norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+        self._record.hidden(shape[2], norms, *(torch.cat(each) for each in zip(*extremes, strict=True)))
         self._hidden_lower, self._hidden_extra_sq = factor(gram, RIDGE[engine.dtype], _LEAST)
         self._known = self._frame.normal(n, self._std_down)
         return product(self._hidden_lower, self._known)
 
     def _hidden(self, k: int, room: Tensor) -> Tensor:
-        """Return the hidden units of a part, in the given memory or with what autograd needs of them."""
-        engine, lower = self._engine, self._narrow[self._parts[k]]
-        before = [room if self._relu else torch.empty_like(room) for _ in self._std]
-        for values, numbers in zip(before, self._normals[k], strict=True):
-            engine.multiply(lower, numbers, out=engine.array(values))
+        # Those of a plain ReLU are in the given memory; autograd keeps others.
+        multiply, lower = self._engine.multiply, self._narrow[self._parts[k]]
         if self._relu:
+            multiply(lower, self._normals[k][0], out=self._engine.array(room))
             return torch.relu_(room)
+        before = [torch.as_tensor(multiply(lower, numbers)) for numbers in self._normals[k]]
         with torch.enable_grad():
             after: Tensor = self._phi(*(1 * values.requires_grad_() for values in before))
         self._kept.append((after, [get_gradient_edge(values) for values in before]))
@@ -269,30 +261,29 @@ class Units:
             for role, (numbers, slope) in enumerate(zip(self._normals[k], slopes, strict=True)):
                 engine.exact_gram(slope, of_slopes[role, self._parts[k]])
                 engine.multiply(engine.array(slope), numbers.swapaxes(1, 2), out=along[role, self._parts[k]])
-        for (role, slot), of_role in zip(self._slots.items(), grams, strict=True):
-            engine.gradients.put(role, slot, inner(of_role, self._rows_gram))
+        for (name, slot), of_role in zip(self._slots.items(), grams, strict=True):
+            engine.gradients.put(name, slot, inner(of_role, self._rows_gram))
         total = torch.stack([std**2 * of_role for std, of_role in zip(self._std.values(), grams, strict=True)]).sum(0)
         root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
         met = fresh[..., : self._rows.shape[2]]
-        overlap = product(met, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
+        overlap = torch.addcmul(product(met, self._rows.mT), self._extra_sq.sqrt(), product(root, extra[:, 1]))
         product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=met)
         return fresh, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
-        """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
+        # Yields the gradients before the activation for every part of the draws, in memory that is reused.
         engine, array, std = self._engine, self._engine.array, self._std_down
         root, _ = factor(gram, ROOT_RIDGE)
-        identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-        inverse = array(torch.linalg.solve_triangular(self._hidden_lower, identity, upper=False))
+        eye = identity(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        inverse = array(torch.linalg.solve_triangular(self._hidden_lower, eye, upper=False))
         known = array(product(gradient, self._known[..., : gradient.shape[2]].mT))
         extra, narrow = array(self._hidden_extra_sq.sqrt() * std * extra), array(root.to(engine.dtype).contiguous())
         root, share = array(root), array(torch.empty_like(gram, dtype=engine.dtype))
         for k, (part, shape) in enumerate(zip(self._parts, self._shapes, strict=True)):
-            fresh, room, below, added = engine.room(engine.dtype, (4, *shape))
-            engine.streams.fill_part(fresh, part, std)
+            room, below, added = engine.room(engine.dtype, (3, *shape))
             units = self._hidden(k, room) if self._relu else self._kept[k][0].detach()
-            numbers, hidden = array(fresh), array(units)
+            numbers, hidden = array(self._drawn(part, std)), array(units)
             overlap = root[part] @ (numbers @ hidden.swapaxes(1, 2) + extra[part])
             share[part] = (known[part] - overlap @ inverse[part].swapaxes(1, 2)) @ inverse[part]
             engine.multiply(narrow[part], numbers, out=array(below))
@@ -323,9 +314,10 @@ class GramEngine(ConditionedEngine):
         if reason := without_gram(stack):
             raise ValueError(reason)
         self._stack, self.width, self.piece = stack, stack.width, _PART if streams.device.type == "cpu" else sys.maxsize
+        # NumPy's calls cost less than those of torch.
         host = streams.device.type == "cpu" and stack.rows >= LEAST_ROWS
-        self.multiply: Callable[..., Array] = np.matmul if host else torch.matmul
-        self.array: Callable[[Tensor], Array] = Tensor.numpy if host else Tensor.detach
+        self.multiply: Callable[..., Any] = np.matmul if host else torch.matmul
+        self.array: Callable[[Tensor], Any] = Tensor.numpy if host else Tensor.detach
         self._columns = iter(columns(stack))
         self.next_frame(1)
 
@@ -348,12 +340,9 @@ class GramEngine(ConditionedEngine):
 
     def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
         """Return the output of a layer's MLP, and record the MLP's hidden units."""
-        units = Units(self, stack)
-        output = self._through(units, "W2", x)
-        record.hidden(stack.ffn_width, units.hidden_sq.sqrt(), units.largest, units.least)
-        return output
+        return self._through(Units(self, stack, record), "W2", x)
 
-    def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Array) -> None:
+    def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Any) -> None:
         """Write the Gram matrix X Xᵀ of rows X in float64 into an output array."""
         room = self.array(self.room(torch.float64, rows.shape).copy_(rows))
         self.multiply(room, room.swapaxes(1, 2), out=out)

@@ -40,6 +40,6 @@ def product(
 
 
 def _plain(matrices: Tensor) -> bool:
-    """Return whether matrices have contiguous rows or columns; for others, NumPy uses a slow loop."""
+    # Whether matrices have contiguous rows or columns; for others, NumPy uses a slow loop.
     (_, rows, columns), (_, down, along) = matrices.shape, matrices.stride()
     return (along == 1 and down >= columns) or (down == 1 and along >= rows)

@@ -6,6 +6,7 @@ A number therefore does not depend on how many blocks are sampled together.
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Generator, Tensor
@@ -17,6 +18,11 @@ _ALIGNED = 64
 
 AHEAD = 2**20
 """The number of random numbers that a block samples ahead on a GPU, where every generator call is a kernel launch."""
+
+
+@lru_cache(64)
+def _falling_halves(degrees: int, count: int, draws: int, device: torch.device) -> Tensor:
+    return (torch.arange(degrees, degrees - count, -1, dtype=torch.float64, device=device) / 2).repeat(draws, 1)
 
 
 class RandomStreams:
@@ -69,12 +75,12 @@ class RandomStreams:
             part.uniform_(generator=generator)
         return numbers
 
-    def chi(self, degrees: Tensor) -> Tensor:
-        """Return independent chi-distributed random numbers with the given degrees of freedom.
+    def chi(self, degrees: int, count: int) -> Tensor:
+        """Return independent chi-distributed random numbers, with one degree of freedom less for each next one.
 
-        The shape is (draws, *degrees.shape).
+        The shape is (draws, count), and the first column has the given degrees of freedom.
         """
-        halves = (degrees / 2).expand(self._each, *degrees.shape).contiguous()
+        halves = _falling_halves(degrees, count, self._each, self.device)
         parts = [torch._standard_gamma(halves, generator=generator) for generator in self._generators]
         return torch.cat(parts).mul_(2.0).sqrt_()
 
@@ -143,17 +149,19 @@ class RandomStreams:
         starts = [k + at for k in blocks for at in range(0, each, min(most, each))]
         return [slice(*ends) for ends in zip(starts, [*starts[1:], self.draws], strict=True)]
 
-    def fill_part(self, numbers: Tensor, part: slice, std: float) -> None:
-        """Fill a tensor with independent normal random numbers for one part of the batch, as `parts` divides it.
+    def normal_part(self, part: slice, *shape: int, std: float, dtype: torch.dtype) -> Tensor:
+        """Return independent normal random numbers for one part of the batch, as `parts` divides it.
 
-        They are N(0, std²); the tensor is contiguous, of shape (draws, ...).
+        They are N(0, std²), of shape (draws, *shape).
         """
+        numbers = torch.empty(part.stop - part.start, *shape, dtype=dtype, device=self.device)
         first = part.start // self._each
         for k, chunk in enumerate((numbers,) if len(numbers) <= self._each else numbers.split(self._each)):
             chunk.normal_(0.0, std, generator=self._generators[first + k])
+        return numbers
 
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
-        """Return numbers for every block from a buffer sampled ahead, (blocks, numbers), or None without a buffer."""
+        # Numbers for every block from a buffer sampled ahead, (blocks, numbers), or None without a buffer.
         blocks = len(self._generators)
         each = numbers.numel() // blocks
         if self.device.type == "cpu" or each > AHEAD // 2:

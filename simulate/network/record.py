@@ -1,6 +1,6 @@
 """Record named quantities in a network's forward and backward pass, such as gradient norms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np

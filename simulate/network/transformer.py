@@ -100,7 +100,7 @@ def _scaled(x: Stream, factor: float) -> Stream:
 
 
 def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
-    """Apply inverted dropout with the engine's random numbers, independent for every entry."""
+    # Apply inverted dropout with the engine's random numbers, independent for every entry.
     if share == 0.0:
         return x
     # A draw may have several entries of the first axis, its sequences.
@@ -216,7 +216,7 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
 
 
 def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """Apply all experts to all tokens, weighted by the router (0 if not chosen), and the shared expert."""
+    # All experts apply to all tokens, weighted by the router (0 if not chosen), and the shared expert.
     weights = expert_weights(stack, record, apply_weight(stack, engine, "WR", x))
     output, energies, largest = torch.zeros_like(x), [], []
     for weight in weights.unbind(-1):

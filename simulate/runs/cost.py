@@ -44,7 +44,7 @@ def block_work(cell: Cell) -> Work:
 
 
 def _kept(s: Stack, streams: int) -> int:
-    """Count the entries of so many streams, and twice the hidden units, in all layers."""
+    # Count the entries of so many streams, and twice the hidden units, in all layers.
     return sum(part.rows * part.depth * (streams * part.width + 2 * _units(part)) for part in s.parts)
 
 
@@ -53,7 +53,7 @@ def _units(part: Stack) -> int:
 
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
-    """Return rows, d_in and d_out of every matrix except the output matrix."""
+    # Return rows, d_in and d_out of every matrix except the output matrix.
     each = [
         [
             (rows_met(part)[role], a, b)
@@ -67,7 +67,7 @@ def _maps(s: Stack) -> list[tuple[int, int, int]]:
 
 
 def _dense(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one draw of the dense engine: matrices, products, and ‖W_emb‖₂."""
+    # Count random numbers and flops of one draw of the dense engine: matrices, products, and ‖W_emb‖₂.
     maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
     products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * p.width * p.depth for p in s.parts)
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
@@ -75,19 +75,19 @@ def _dense(s: Stack) -> tuple[float, float]:
 
 
 def _conditioned(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one draw of the conditioned engine: n rows and seven products per map."""
+    # Count random numbers and flops of one draw of the conditioned engine: n rows and seven products per map.
     maps = [*_maps(s), (s.rows, s.width, s.vocab)]
     return sum(rows * (a + b + rows) for rows, a, b in maps), sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
 def _gram(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one draw of the Gram engine: hidden rows, and seven products with n x n."""
+    # Count random numbers and flops of one draw of the Gram engine: hidden rows, and seven products with n x n.
     drawn = drawn_rows(s)
     return 2 * sum(rows * width for rows, width in drawn), sum(14 * rows**2 * width for rows, width in drawn)
 
 
 def _streams(part: Stack) -> int:
-    """Count the streams of a layer that are kept for the backward pass, including unusable gaps in memory."""
+    # Count the streams of a layer that are kept for the backward pass, including unusable gaps in memory.
     composition, depth = part.composition, part.depth
     norms = composition.input_norm + composition.stream_norm + composition.output_norm
     scales = composition.residual(depth), composition.input_scale(depth), part.branch_scale or composition.branch(depth)
@@ -100,7 +100,7 @@ def _streams(part: Stack) -> int:
 
 
 def _copies_of_units(part: Stack) -> int:
-    """Return how often hidden units are kept: before and after the activation, and times their gate."""
+    # Return how often hidden units are kept: before and after the activation, and times their gate.
     of_plain = 1 if part.activation == "relu" else 2
     return 4 if part.ffn == "gated" else of_plain
 
@@ -116,8 +116,9 @@ def block_bytes(cell: Cell) -> float:
     maps = _maps(s)
     if cell.engine == "gram":
         copies_of_units = _copies_of_units(s)
-        normals = 1 if copies_of_units == 1 and not s.query_key_scale and s.mask == "none" else 2
-        hidden = (normals + copies_of_units) * sum(rows * width for rows, width in drawn_rows(s))
+        # A plain ReLU keeps the random numbers only.
+        kept = 1 if copies_of_units == 1 and not s.query_key_scale and s.mask == "none" else 2 + copies_of_units
+        hidden = kept * sum(rows * width for rows, width in drawn_rows(s))
         transient = 6 * s.rows * max(s.ffn_width, s.vocab)
         return float(cell.draws_per_block * (size * (hidden + transient) + 64 * s.rows * sum(columns(s))))
     kept = sum(p.rows * p.depth * (_streams(p) * p.width + _copies_of_units(p) * _units(p)) for p in s.parts)

@@ -104,8 +104,8 @@ def test_the_law_is_the_dense_engines(name):
     assert differences(dense, other) == []
 
 
-def one_degree_more(engine, degrees):
-    return CHI(engine, degrees + 1)
+def one_degree_more(streams, degrees, count):
+    return CHI(streams, degrees + 1, count)
 
 
 def without_cross_term(frame, rows, std=1.0):
