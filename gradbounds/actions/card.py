@@ -23,8 +23,8 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import (
     Remedy,
+    as_flags,
     change_of_batch,
-    flags,
     furthest,
     loss_of,
     remedy,
@@ -464,7 +464,7 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tes
         if change.norms is None
         else ", norm {:.3g} -> {:.3g}".format(*change.norms)
     )
-    text = f"{change.words}: layers then {change.effect}, {loss}{of}; --compare {' '.join(flags(change.values))}"
+    text = f"{change.words}: layers then {change.effect}, {loss}{of}; --compare {' '.join(as_flags(change.values))}"
     return [card_row(_EVENED, f"{text} (all: --compare)")]
 
 

@@ -108,11 +108,11 @@ def _tables(
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
         ]
     if asked.text not in (None, DISTINCT) and not reason:
-        pairs = (change.partition("=") for change in changes)
+        pairs = ((name.replace("_", "-"), value) for name, _, value in (change.partition("=") for change in changes))
         lines += [
             "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
             "network, which can be far lower: replace --compare by",
-            f"  {' '.join(f'--{name.replace("_", "-")} {value}' for name, _, value in pairs)}{batch} --learning-rate 1e-4",
+            f"  {' '.join(f'--{name} {value}' for name, value in pairs)}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
 
@@ -122,7 +122,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, floa
     words = [" ".join(changes) or "none" for changes in each]
     widest, before = max(map(len, words)), _ratios(steps[0][0])
     return [
-        f"  {'change':{widest}}  {'loss':>6} {'norm':>6}  gradient norm of layer 1 / that of the last layer (1x = equal)",
+        f"  {'change':{widest}}  {'loss':>6} {'norm':>6}  layers: gradient norm of the first / the last (1x = equal)",
         *[
             f"  {word:{widest}}  {numbers.get('loss', math.nan):6.2f} {numbers.get('gradient norm', math.nan):6.3g}  "
             + (effect(before, _ratios(numbers)) if len(numbers) > 1 else why)
