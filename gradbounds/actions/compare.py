@@ -9,7 +9,7 @@ from typing import Any
 
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
-from gradbounds.actions.first_line import ZIPF, cost_of_batch, quick_sampling
+from gradbounds.actions.first_line import ZIPF, quick_cost
 from gradbounds.actions.remedies import as_flags, changes_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
@@ -21,7 +21,6 @@ from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
-from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
 _DIFFER = "tokens that all differ"
@@ -58,7 +57,8 @@ def compare_steps(
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
-    seconds = sum(_seconds(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
+    seconds = _RATE_SECONDS * len(each) * (not is_list)
+    seconds += sum(quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
     of_text = _TEXTS.get(asked.text, f"text {asked.text}")
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
@@ -134,12 +134,6 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, floa
 
 def _ratios(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name.removesuffix(_ENDS): value for name, value in numbers.items() if name.endswith(_ENDS)}
-
-
-def _seconds(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
-    """Estimate the seconds of one network's numbers: of its batch, and at most those of the critical rates."""
-    patterns, coarse = quick_sampling(stack, law, patterns)
-    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds + _RATE_SECONDS
 
 
 def _step(

@@ -230,6 +230,12 @@ def quick_sampling(stack: Stack, law: TextLaw | None, patterns: int | None) -> t
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
 
+def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
+    """Estimate the seconds of the quick prediction of a batch."""
+    patterns, coarse = quick_sampling(stack, law, patterns)
+    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
+
+
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
     """Measure on this machine how long the prediction of a batch's gradient takes, by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)

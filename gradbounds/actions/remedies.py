@@ -10,8 +10,7 @@ import numpy as np
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
-from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch
-from gradbounds.actions.first_line import cost_of_batch
+from gradbounds.actions.batch import Asked, quick_batch
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
@@ -30,8 +29,8 @@ EVEN = 1.2
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
 
-# Of the norms' first layer over last two patterns say enough. At least three changed batches within estimated seconds.
-_PATTERNS, _FEWEST, _BATCH_SECONDS = 2, 3, 3.5
+# Of the norms' first layer over last two patterns say enough.
+_PATTERNS = 2
 
 # How much further from 1, in the logarithm, a ratio that counts as less even is.
 _LESS_EVEN = 0.1
@@ -124,39 +123,21 @@ def remedy(
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
-def remedy_of_batch(asked: Asked, batch: int, of: Description, run: Result, **limits: Any) -> tuple[Remedy | None, int]:
-    """Return the change that makes the layers of a batch most even, and the number of tested changes.
-
-    The criterion of a change and the order of changes are those of `remedy`. Few attention samples choose the change,
-    and `change_of_batch` then predicts its numbers. Without time for three changes, none is tested.
-
-    Args:
-        asked: the network and its text.
-        batch: number of sequences.
-        of: further description of the network.
-        run: result of `predict_batch` without a change.
-        limits: other arguments of `predict_batch`.
-    """
-    norms, stack, best, tested = run.columns("layers"), run.values["stack"], None, 0
-    law, least, few = law_of(stack, asked.text), furthest(norms) ** 0.5, limits | {"patterns": _PATTERNS}
-    most = int(_BATCH_SECONDS / cost_of_batch(stack, law, _PATTERNS, coarse=True)[0].seconds)
-    for words, values in changes_of(stack, norms):
-        if most < _FEWEST or tested >= most or least < EVEN:
-            break
-        with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
-            after = predict_batch(replace(asked, given={**asked.given, **values}), batch, of, **few, coarse=True)
-            ratio, tested = furthest(after.columns("layers")), tested + 1
-            if ratio < least:
-                best, least = (words, values), ratio
-    return best and change_of_batch(asked, batch, of, run, *best, **limits), tested
-
-
 def change_of_batch(
     asked: Asked, batch: int, of: Description, run: Result, words: str, values: Mapping[str, Any], **limits: Any
 ) -> Remedy | None:
     """Return a change with its effect on a batch; None if it fails the criterion of `remedy` or has no rule.
 
-    The numbers are those of `predict --compare`. The arguments are those of `remedy_of_batch`, and the change.
+    The numbers are those of `predict --compare`.
+
+    Args:
+        asked: the network and its text.
+        batch: number of sequences.
+        of: further description of the network.
+        run: result of `predict_batch` without the change.
+        words: description of the change.
+        values: the changed fields and their values.
+        limits: other arguments of `predict_batch`.
     """
     try:
         after = quick_batch(replace(asked, given={**asked.given, **values}), batch, of, **limits)
