@@ -96,7 +96,7 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Of coarse groups or few samples, in Llama 3 8B, OLMoE and GPT-2 with larger embeddings: WV and WO up to 10%.
-_ROUGH_RATIOS = " (WQ, WK +-30%)"
+_ROUGH_RATIOS = ", WQ and WK +-30%"
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
@@ -439,9 +439,9 @@ def _change_of_step(
         return None
     budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
     change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
-    if not (change and first and run):
-        return change
-    if quick_cost(whole := run.values["stack"], law_of(whole, first.text), limits["patterns"]) > _CHANGE_SECONDS:
+    if not (change and first and run) or _CHANGE_SECONDS < quick_cost(
+        whole := run.values["stack"], law_of(whole, first.text), limits["patterns"]
+    ):
         return change
     of_batch = Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
@@ -464,16 +464,13 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
         return [card_row(_EVENED, "the best tested change does not make the layers clearly more even (all: --compare)")]
     before, after = change.losses
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    of = f" for one sequence of {tokens} tokens"
-    if change.norms:
-        of = f"{_ROUGH_RATIOS}, norm {change.norms[0]:.3g} -> {change.norms[1]:.3g}"
-    return [
-        card_row(
-            _EVENED,
-            f"{change.words}: layers then {change.effect}{of}, {loss}; --compare {' '.join(as_flags(change.values))} "
-            "(all: --compare)",
-        )
-    ]
+    of = (
+        "{}; norm {:.3g} -> {:.3g}".format(_ROUGH_RATIOS, *change.norms)
+        if change.norms
+        else f" for one sequence of {tokens} tokens"
+    )
+    flags = " ".join(as_flags(change.values))
+    return [card_row(_EVENED, f"{change.words}: {change.effect}{of}, {loss}; --compare {flags}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

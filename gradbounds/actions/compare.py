@@ -120,20 +120,19 @@ def _tables(
 def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]]) -> list[str]:
     """Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way."""
     words = [" ".join(changes) or "none" for changes in each]
-    widest, before = max(map(len, words)), _ratios(steps[0][0])
+    widest = max(map(len, words))
+    ratios = [
+        {n.removesuffix(_ENDS): ratio for n, ratio in numbers.items() if n.endswith(_ENDS)} for numbers, _ in steps
+    ]
     return [
         f"  {'change':{widest}}  {'loss':>6} {'norm':>6}  layers: gradient norm of the first / the last (1x = equal)",
         *[
             f"  {word:{widest}}  {numbers.get('loss', math.nan):6.2f} {numbers.get('gradient norm', math.nan):6.3g}  "
-            + (effect(before, _ratios(numbers)) if len(numbers) > 1 else why)
-            for word, (numbers, why) in zip(words, steps, strict=True)
+            + (effect(ratios[0], after) if after else why)
+            for word, (numbers, why), after in zip(words, steps, ratios, strict=True)
         ],
         "", "Every number of one change, and its critical rates: --compare CHANGE",
     ]  # fmt: skip
-
-
-def _ratios(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name.removesuffix(_ENDS): value for name, value in numbers.items() if name.endswith(_ENDS)}
 
 
 def _step(

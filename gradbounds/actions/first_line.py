@@ -292,8 +292,7 @@ def _shared(scale: NoiseScale, batch: int) -> float:
 
 def _of_width(stack: Stack) -> float:
     """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
-    of_tied = _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
-    return of_tied if stack.embeddings == "tied" else _OF_LABELS
+    return (_OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED) if stack.embeddings == "tied" else _OF_LABELS
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:

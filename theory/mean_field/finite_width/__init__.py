@@ -62,8 +62,7 @@ def mean_coefficient(branch: BranchMoments) -> sp.Expr:
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
     (3/4, 7/9)
     """
-    b = branch.energy
-    return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + b) ** 2)
+    return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + branch.energy) ** 2)
 
 
 def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
