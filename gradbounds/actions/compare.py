@@ -108,11 +108,10 @@ def _tables(
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
         ]
     if asked.text not in (None, DISTINCT) and not reason:
-        pairs = ((name.replace("_", "-"), value) for name, _, value in (change.partition("=") for change in changes))
         lines += [
             "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
             "network, which can be far lower: replace --compare by",
-            f"  {' '.join(f'--{name} {value}' for name, value in pairs)}{batch} --learning-rate 1e-4",
+            f"  {' '.join('--' + name.replace('_', '-') + ' ' + value for name, _, value in (c.partition('=') for c in changes))}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
 

@@ -238,7 +238,9 @@ def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, An
     # What grows with its branches grows less from where it is large, if these are given norms.
     if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
-        ways = [("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))]
+        ways: list[tuple[str, float, dict[str, Any]]] = [
+            ("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))
+        ]
         for head, scale, values in [*ways, *[("head untied, ", larger, {"embeddings": "untied"})] * tied]:
             times, after = scale / stack.embedding_scale, ", output matrix unchanged" * (not head)
             what = "embedded tokens" if tied and not head else "input embedding"

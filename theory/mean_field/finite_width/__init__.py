@@ -52,8 +52,7 @@ def backward_energy(branch: BranchMoments) -> sp.Expr:
     """
     b = branch.energy
     stream = -b / (1 + b)
-    inner = 1 / (1 + b) - 1 if branch.inner else sp.Integer(0)
-    return sp.simplify((stream + inner - 2 * b) / (1 + b))
+    return sp.simplify((stream + (1 / (1 + b) - 1 if branch.inner else sp.Integer(0)) - 2 * b) / (1 + b))
 
 
 def mean_coefficient(branch: BranchMoments) -> sp.Expr:
