@@ -79,8 +79,7 @@ class Subject:
     def __str__(self) -> str:
         fixed = ", ".join(" = ".join(pair) for pair in self.held)
         placed = f"{TITLES[self.placement]}, " if self.placement else ""
-        behind = f" ({fixed})" if self.against else f", {fixed}"
-        return placed + self.quantity + (behind if fixed else "")
+        return placed + self.quantity + ((f" ({fixed})" if self.against else f", {fixed}") if fixed else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

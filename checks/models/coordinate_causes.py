@@ -348,8 +348,7 @@ class _Judge:
             if abs(asked) > _EXACT and abs(asked - off) <= _NEAR:
                 return asked
         nearest = _rounded(power - off)
-        clear = abs(power - off - nearest) <= error + _EXACT < _NEAR / 2
-        return power - nearest if clear else None
+        return power - nearest if (abs(power - off - nearest) <= error + _EXACT < _NEAR / 2) else None
 
     def _divides(self, weight: str) -> bool:
         return weight in self._damped

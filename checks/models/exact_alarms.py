@@ -222,8 +222,7 @@ def _unregistered(tests: ExactTests) -> Iterator[Fact]:
     """Report the tensors that each layer uses without registering them as parameters, one fact per layer."""
     owners: dict[tuple[str, int], list[str]] = {}
     for (part, layer, name), shape in tests.unregistered:
-        tensor = f"{name or 'an unnamed tensor'} {shape}".replace(",)", ")")
-        owners.setdefault((part, layer), []).append(tensor)
+        owners.setdefault((part, layer), []).append(f"{name or 'an unnamed tensor'} {shape}".replace(",)", ")"))
     for (part, layer), tensors in owners.items():
         names = escaped(", ".join(tensors[:_NAMED]))
         rest = f" and {len(tensors) - _NAMED} more" if len(tensors) > _NAMED else ""

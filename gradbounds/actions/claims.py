@@ -92,8 +92,7 @@ def _by_setting(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
         return "not tested here"
     first, *others = verdicts
-    differing = [f"{v.words} with {v.relaxed}" for v in others if v.verdict != first.verdict]
-    return "; ".join([first.words, *differing])
+    return "; ".join([first.words, *([f"{v.words} with {v.relaxed}" for v in others if v.verdict != first.verdict])])
 
 
 def _explained(name: str, claim: Claim) -> Result:

@@ -1,14 +1,16 @@
 """The view `gradbounds predict --compare` of a model: step 1 before and after a change, for the same batch of text."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
-from gradbounds.actions.first_line import ZIPF, cost_of_batch, quick_sampling
-from gradbounds.actions.remedies import changed_batch, changes_of, effect, flags
+from gradbounds.actions.first_line import ZIPF, quick_cost
+from gradbounds.actions.remedies import as_flags, changes_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import first_over_last, role
@@ -19,14 +21,12 @@ from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
-from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
 _DIFFER = "tokens that all differ"
 _TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
 
-# The largest number of changes that are listed.
-_MOST_CHANGES = 10
+_ENDS = ", first / last layer"
 
 # Seconds of the critical rates of one network, at most.
 _RATE_SECONDS = 2.0
@@ -38,28 +38,27 @@ def compare_steps(
 ) -> Result | None:  # fmt: skip
     """Predict step 1 of a network and of changed networks for one batch; None if its text lacks a rule.
 
-    Without a change, each change that `remedy` tests is predicted, and the result lists them.
+    Without a change, the result lists all changes that the card can advise, without critical rates.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
     stack, notes = of.read(given)
     asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
-    if not compare:
-        alone = asked.text is None and batch is None
-        return _tested_changes(
-            Asked(given, None) if alone else asked, batch or (1 if alone else BATCH), of, limits, plan
-        )
-    if asked.text is None and of.is_model and batch is None:
-        return None
     whole, asked = of.read(asked.given)[0], replace(asked, is_default=False)
-    sequences = BATCH if batch is None else batch
+    sequences = (1 if asked.text is None else BATCH) if batch is None else batch
+    if asked.text is None and of.is_model and batch is None:
+        if compare:
+            return None
+        whole, asked = stack, Asked(given, None)
     check_count("batch", sequences, 1)
+    is_list, compare = not compare, compare or _changes(whole, quick_batch(asked, sequences, of, **limits), asked, of)
     each = {(): asked} | {
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
-    seconds = sum(_seconds(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
+    seconds = _RATE_SECONDS * len(each) * (not is_list)
+    seconds += sum(quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
     of_text = _TEXTS.get(asked.text, f"text {asked.text}")
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
@@ -67,27 +66,17 @@ def compare_steps(
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
     with shown(f"comparing {len(each)} networks", seconds), by_estimates(), quietly():
-        (before, why), *others = (_step(variant, sequences, of, limits) for variant in each.values())
+        steps = [_step(variant, sequences, of, limits, rates=not is_list) for variant in each.values()]
+    (before, why), *others = steps
     if not before and not any(numbers for numbers, _ in others):
         raise ValueError(f"{why}; --text {DISTINCT} compares networks for {_DIFFER}.")
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
-    for changes, (after, reason) in zip([*each][1:], others, strict=True):
-        rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
-        lines += [
-            "",
-            *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
-        ]
-    if asked.text not in (None, DISTINCT) and not reason:
-        flags = " ".join(
-            f"--{name.replace('_', '-')} {value}" for name, _, value in (c.partition("=") for c in changes)
+    if is_list:
+        lines = [lines[0].replace("the change", "a change of one setting"), "", *_list([*each], steps)]
+    else:
+        lines += _tables(
+            [*each][1:], steps, asked, batch=f"{f' --text {text}' * (text is not None)} --batch {sequences}"
         )
-        flags += f" --text {text}" * (text is not None)
-        lines += [
-            "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
-            "network, which can be far lower: replace --compare by",
-            f"  {flags} --batch {sequences} --learning-rate 1e-4",
-        ]  # fmt: skip
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
@@ -96,51 +85,58 @@ def compare_steps(
     )
 
 
-def _tested_changes(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], plan: bool) -> Result:
-    """List each change that the card can advise, with its effect on step 1 of a batch; no critical rates."""
-    stack, notes = of.read(asked.given)
-    law = law_of(stack, asked.text)
-    patterns, coarse = quick_sampling(stack, law, limits["patterns"])
-    seconds = _MOST_CHANGES * cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
-    if plan:
-        takes = f"Testing up to {_MOST_CHANGES} changes takes about {duration(seconds)}."
-        return Result(about="the cost of testing changes", values={"seconds": seconds}, lines=[takes])
-    rows, named = [], of.like or model_type(notes) or "the network"
-    with shown("testing changes", seconds), by_estimates(), quietly():
-        before = quick_batch(asked, batch, of, **limits)
-        norms = before.columns("layers")
-        for values in [{}, *(values for _, values in changes_of(stack, norms))]:
-            row: dict[str, Any] = {"change": " ".join(flags(values)) or "none", "loss": "", "norm": ""}
-            try:
-                after = quick_batch(changed_batch(asked, values), batch, of, **limits)
-                row |= {"loss": f"{after.values['loss']:.4g}", "norm": f"{after.values['gradient_norm']:.3g}"}
-                row["layers"] = effect(norms, after.columns("layers"))
-            except OwnTokenError as error:
-                row |= {"loss": f"{error.loss:.4g}", "layers": "not advised: a token predicts itself"}
-            except ValueError as error:
-                row["layers"] = f"unknown: {error}"
-            rows.append(row)
-    of_text = _TEXTS.get(asked.text, f"text {asked.text}")
-    widest = max(len(row["change"]) for row in rows)
-    return Result(
-        about=f"changes of one setting of {named}", values={"stack": stack, "batch": batch, "changes": rows},
-        lines=[
-            f"Step 1 of {named} for {batch} sequence{'s' * (batch > 1)} of {stack.tokens} tokens, {of_text}: loss, gradient "
-            "norm, and", f"gradient norm of layer 1 / that of layer {stack.depth} (1x = equal) after a change",
-            "", f"  {'change':{widest}}  {'loss':>6}  {'norm':>6}  smallest and largest ratio",
-            *[f"  {row['change']:{widest}}  {row['loss']:>6}  {row['norm']:>6}  {row['layers']}" for row in rows],
-            "", "Every number of one change: --compare CHANGE",
+def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
+    """Return all changes that the card can advise, in the form that the flag `--compare` takes."""
+    words = []
+    for _, values in changes_of(stack, run.columns("layers")):
+        with suppress(ValueError):  # no such network
+            of.read({**asked.given, **values})
+            words += ["+", *as_flags(values)]
+    return words
+
+
+def _tables(
+    each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]], asked: Asked, batch: str
+) -> list[str]:
+    """Return a table for each change, and the flags for finer critical rates of the last one."""
+    lines, ((before, why), *others) = list[str](), steps
+    for changes, (after, reason) in zip(each, others, strict=True):
+        rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
+        lines += [
+            "",
+            *table_lines(["", "before", " ".join(changes), "after / before"], rows),
+            *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
+        ]
+    if asked.text not in (None, DISTINCT) and not reason:
+        lines += [
+            "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
+            "network, which can be far lower: replace --compare by",
+            f"  {' '.join('--' + name.replace('_', '-') + ' ' + value for name, _, value in (c.partition('=') for c in changes))}{batch} --learning-rate 1e-4",
+        ]  # fmt: skip
+    return lines
+
+
+def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]]) -> list[str]:
+    """Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way."""
+    words = [" ".join(changes) or "none" for changes in each]
+    widest = max(map(len, words))
+    ratios = [
+        {n.removesuffix(_ENDS): ratio for n, ratio in numbers.items() if n.endswith(_ENDS)} for numbers, _ in steps
+    ]
+    return [
+        f"  {'change':{widest}}  {'loss':>6} {'norm':>6}  layers: gradient norm of the first / the last (1x = equal)",
+        *[
+            f"  {word:{widest}}  {numbers.get('loss', math.nan):6.2f} {numbers.get('gradient norm', math.nan):6.3g}  "
+            + (effect(ratios[0], after) if after else why)
+            for word, (numbers, why), after in zip(words, steps, ratios, strict=True)
         ],
-    )  # fmt: skip
+        "", "Every number of one change, and its critical rates: --compare CHANGE",
+    ]  # fmt: skip
 
 
-def _seconds(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
-    """Estimate the seconds of one network's numbers: of its batch, and at most those of the critical rates."""
-    patterns, coarse = quick_sampling(stack, law, patterns)
-    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds + _RATE_SECONDS
-
-
-def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+def _step(
+    asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool
+) -> tuple[dict[str, float], str]:
     """Return the numbers of step 1 by name, and the reason for numbers that are unknown."""
     stack = of.read(asked.given)[0]
     try:
@@ -156,13 +152,15 @@ def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) 
         return {}, str(error).partition(", got ")[0]
     ratios = first_over_last(result.columns("layers")).items()
     numbers = {"loss": result.values["loss"], "gradient norm": result.values["gradient_norm"]}
-    numbers |= {f"{role(name)}, first / last layer": ratio for name, ratio in ratios}
+    numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
+    if not rates:
+        return numbers, ""
     if asked.text is None or law_of(stack, asked.text) is None:
         return numbers, "critical rates, which require a text: --text english"
-    rates = critical_rates(stack, asked.text, result)
-    if "no_rule" in rates:
-        return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', rates['no_rule'])}"
-    return numbers | {f"critical rate, {title}": rates[name]["rate"] for name, title in RATES.items()}, ""
+    critical = critical_rates(stack, asked.text, result)
+    if "no_rule" in critical:
+        return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', critical['no_rule'])}"
+    return numbers | {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}, ""
 
 
 def _row(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

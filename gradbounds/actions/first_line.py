@@ -230,6 +230,12 @@ def quick_sampling(stack: Stack, law: TextLaw | None, patterns: int | None) -> t
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
 
+def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
+    """Estimate the seconds of the quick prediction of a batch."""
+    patterns, coarse = quick_sampling(stack, law, patterns)
+    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
+
+
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
     """Measure on this machine how long the prediction of a batch's gradient takes, by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
@@ -286,8 +292,7 @@ def _shared(scale: NoiseScale, batch: int) -> float:
 
 def _of_width(stack: Stack) -> float:
     """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
-    of_tied = _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
-    return of_tied if stack.embeddings == "tied" else _OF_LABELS
+    return (_OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED) if stack.embeddings == "tied" else _OF_LABELS
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:

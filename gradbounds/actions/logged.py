@@ -165,8 +165,7 @@ class _Theory:
     def _error(self) -> float:
         """Return the largest relative error of a norm from coarse groups or few heads, in either direction."""
         gated = COARSE if self._correction == 1.0 else _OF_CORRECTED
-        is_gated = self._coarse is True and self.stack.ffn == "gated"
-        return gated if is_gated else _OF_COARSE * bool(self._coarse)
+        return gated if (self._coarse is True and self.stack.ffn == "gated") else _OF_COARSE * bool(self._coarse)
 
     def seconds(self, stack: Stack) -> float:
         """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""

@@ -122,8 +122,7 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
     share = 1.0 / positions if of.is_sum else 1.0
 
     def norm(name: str, value: float) -> float:
-        is_root = of.is_square or name in squared
-        return share * (math.copysign(abs(value) ** 0.5, value) if is_root else value)
+        return share * (math.copysign(abs(value) ** 0.5, value) if (of.is_square or name in squared) else value)
 
     whole = None if line.norm is None else norm(line.norm_name, line.norm)
     parameters = {name: norm(name, value) for name, value in line.parameters.items()}

@@ -10,12 +10,10 @@ import numpy as np
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
-from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch
-from gradbounds.actions.first_line import cost_of_batch, quick_sampling
+from gradbounds.actions.batch import Asked, quick_batch
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
-from gradbounds.network_text import number_text
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -31,11 +29,8 @@ EVEN = 1.2
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
 
-# Of the norms' first layer over last two patterns say enough. At least three changed batches within estimated seconds.
-_PATTERNS, _FEWEST, _BATCH_SECONDS = 2, 3, 3.5
-
-# The smallest relative standard error of a ratio that is printed.
-_SHOWN_ERROR = 0.02
+# Of the norms' first layer over last two patterns say enough.
+_PATTERNS = 2
 
 # How much further from 1, in the logarithm, a ratio that counts as less even is.
 _LESS_EVEN = 0.1
@@ -68,7 +63,7 @@ class Remedy:
 
     def line(self) -> str:
         """Describe the change in one line."""
-        head = remedy_line(f"{self.words} ({', '.join(flags(self.values))})", partly=self.first_over_last >= EVEN)
+        head = remedy_line(f"{self.words} ({', '.join(as_flags(self.values))})", partly=self.first_over_last >= EVEN)
         other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
@@ -113,7 +108,14 @@ def remedy(
             if chance > LARGEST_OWN_PROBABILITY:
                 not_advised = not_advised or words.partition(",")[0]
                 continue
-            change = Remedy(words, values, furthest(changed), (before, after), not_advised, effect(table, changed))
+            change = Remedy(
+                words,
+                values,
+                furthest(changed),
+                (before, after),
+                not_advised,
+                effect(*map(first_over_last, (table, changed))),
+            )
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < EVEN:
@@ -121,84 +123,54 @@ def remedy(
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
-def remedy_of_batch(asked: Asked, batch: int, of: Description, run: Result, **limits: Any) -> tuple[Remedy | None, int]:
-    """Return the change that makes the layers of a batch most even, and the number of tested changes.
-
-    The criterion of a change and the order of changes are those of `remedy`. Few attention samples choose the change,
-    and `change_of_batch` then predicts its numbers. Without time for three changes, none is tested.
-
-    Args:
-        asked: the network and its text.
-        batch: number of sequences.
-        of: further description of the network.
-        run: result of `predict_batch` without a change.
-        limits: other arguments of `predict_batch`.
-    """
-    norms, stack, best, tested = run.columns("layers"), run.values["stack"], None, 0
-    law, least = law_of(stack, asked.text), furthest(norms) ** 0.5
-    ways = [
-        (int(_BATCH_SECONDS / cost_of_batch(stack, law, count, coarse=coarse)[0].seconds), count, coarse)
-        for count, coarse in (quick_sampling(stack, law, limits["patterns"]), (limits["patterns"] or _PATTERNS, True))
-    ]
-    most, count, coarse = next((way for way in ways if way[0] >= _FEWEST), (0, *ways[0][1:]))
-    for words, values in changes_of(stack, norms):
-        if tested >= most or least < EVEN:
-            break
-        with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
-            after = predict_batch(
-                changed_batch(asked, values), batch, of, **limits | {"patterns": count}, coarse=coarse
-            )
-            ratio, tested = furthest(after.columns("layers")), tested + 1
-            if ratio < least:
-                best, least = (words, values), ratio
-    return best and change_of_batch(asked, batch, of, run, *best, **limits), tested
-
-
 def change_of_batch(
     asked: Asked, batch: int, of: Description, run: Result, words: str, values: Mapping[str, Any], **limits: Any
 ) -> Remedy | None:
     """Return a change with its effect on a batch; None if it fails the criterion of `remedy` or has no rule.
 
-    The numbers are those of `predict --compare`. The arguments are those of `remedy_of_batch`, and the change.
+    The numbers are those of `predict --compare`.
+
+    Args:
+        asked: the network and its text.
+        batch: number of sequences.
+        of: further description of the network.
+        run: result of `predict_batch` without the change.
+        words: description of the change.
+        values: the changed fields and their values.
+        limits: other arguments of `predict_batch`.
     """
     try:
-        after = quick_batch(changed_batch(asked, values), batch, of, **limits)
+        after = quick_batch(replace(asked, given={**asked.given, **values}), batch, of, **limits)
     except ValueError:
         return None
     norms, changed = run.columns("layers"), after.columns("layers")
     if (ratio := furthest(changed)) >= furthest(norms) ** 0.5:
         return None
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
-    return Remedy(words, values, ratio, losses, effect=effect(norms, changed), norms=sizes)
+    return Remedy(words, values, ratio, losses, effect=effect(*map(first_over_last, (norms, changed))), norms=sizes)
 
 
-def changed_batch(asked: Asked, values: Mapping[str, Any]) -> Asked:
-    return replace(asked, given={**asked.given, **values})
-
-
-def flags(values: Mapping[str, Any]) -> list[str]:
+def as_flags(values: Mapping[str, Any]) -> list[str]:
     """Return changed fields in the form that the flag `--compare` takes.
 
-    >>> flags({"embeddings": "untied", "embedding_scale": 1.0})
+    >>> as_flags({"embeddings": "untied", "embedding_scale": 1.0})
     ['embeddings=untied', 'embedding_scale=1']
     """
     return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
 
 
-def effect(before: Columns, after: Columns) -> str:
+def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """Describe the smallest and the largest ratio first / last layer after a change, and what became less even.
 
-    A standard error of attention samples above 2% is printed.
+    >>> effect({"W1": 1.4, "W2": 3.0, "WK": 2.0}, {"W1": 0.5, "W2": 1.2})
+    '0.5x (W1) to 1.2x (W2); less even: W1; unknown: WK'
     """
-    here, there = first_over_last(before), first_over_last(after)
-    norms, errors, texts = profiles(after, "predicted"), profiles(after, "predicted_sem"), []
-    for name in sorted(there, key=lambda name: there[name])[:: max(1, len(there) - 1)]:
-        error = there[name] * math.hypot(*(errors[name][end] / norms[name][end] for end in (0, -1)))
-        texts.append(f"{number_text(float(f'{there[name]:.3g}'), error, _SHOWN_ERROR)}x ({role(name)})")
-    less = [name for name in there if abs(math.log(there[name])) > abs(math.log(here.get(name, math.inf))) + _LESS_EVEN]
-    lists = {"less even": less, "unknown": [name for name in here if name not in there]}
-    return " to ".join(texts) + "".join(
-        f"; {word}: {', '.join(map(role, names))}" for word, names in lists.items() if names
+    ordered = sorted(after, key=lambda name: after[name])
+    sizes = {name: abs(math.log(ratio)) for name, ratio in before.items()}
+    less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + _LESS_EVEN]
+    lists = (("less even", less), ("unknown", [name for name in before if name not in after]))
+    return " to ".join(f"{after[name]:.3g}x ({role(name)})" for name in (ordered[0], ordered[-1])) + "".join(
+        f"; {word}: {', '.join(map(role, names))}" for word, names in lists if names
     )
 
 
@@ -266,7 +238,9 @@ def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, An
     # What grows with its branches grows less from where it is large, if these are given norms.
     if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
-        ways = [("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))]
+        ways: list[tuple[str, float, dict[str, Any]]] = [
+            ("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))
+        ]
         for head, scale, values in [*ways, *[("head untied, ", larger, {"embeddings": "untied"})] * tied]:
             times, after = scale / stack.embedding_scale, ", output matrix unchanged" * (not head)
             what = "embedded tokens" if tied and not head else "input embedding"

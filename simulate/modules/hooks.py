@@ -165,8 +165,7 @@ def _energy(y: Tensor, axis: int) -> dict[str, Tensor]:
     statistics = {"energy": y.square().mean()}
     if y.ndim >= 2 and y.shape[axis] > 1:
         n = y.shape[axis]
-        pairs = y.sum(axis).square().mean() - y.square().sum(axis).mean()
-        statistics["correlation"] = pairs / (n * (n - 1))
+        statistics["correlation"] = (y.sum(axis).square().mean() - y.square().sum(axis).mean()) / (n * (n - 1))
     return statistics
 
 

@@ -244,8 +244,7 @@ def _broken(built: Made, lists: Sequence[LayerList]) -> list[tuple[str, int, str
         return []
     name, given = where
     of_layer = {layer: (part.name, number) for part in lists for number, layer in enumerate(part.names, 1)}
-    place = (*of_layer[name], "") if name in of_layer else place_of(name, of_layer)
-    return [(*place, "not_finite", float(given))]
+    return [(*((*of_layer[name], "") if name in of_layer else place_of(name, of_layer)), "not_finite", float(given))]
 
 
 def _parameters(

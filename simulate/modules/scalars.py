@@ -74,8 +74,7 @@ class ScalarWatcher(TorchFunctionMode):
 
         Several modules may share one output.
         """
-        keys = self._marked.get(id(output), (output, ()))[1]
-        self._marked[id(output)] = (output, (*keys, key))
+        self._marked[id(output)] = (output, (*self._marked.get(id(output), (output, ()))[1], key))
 
     def factor_of(self, tensor: Tensor) -> tuple[float, tuple[Hashable, ...]]:
         """Return the factor by which a tensor was multiplied, and the keys of the outputs that it comes from."""

@@ -13,8 +13,7 @@ def expert_weights(
 ) -> Float[Tensor, "draws tokens experts"]:
     """Return the weight of every expert for every token, 0 if it is not chosen, and record the experts' loads."""
     scores = logits.softmax(-1) if stack.router_scores == "softmax" else logits.sigmoid()
-    best = logits.topk(stack.experts_per_token, dim=-1).indices
-    chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)
+    chosen = torch.zeros_like(scores).scatter(-1, logits.topk(stack.experts_per_token, dim=-1).indices, 1.0)
     weights = scores * chosen
     if stack.router_norm == "sum":
         weights = weights / weights.sum(-1, keepdim=True)

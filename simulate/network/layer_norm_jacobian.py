@@ -34,8 +34,7 @@ def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> Jacob
     x = offset + torch.randn(draws, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     # One copy of a token for each row of its Jacobian: the gradient of one output.
     copies = x[:, None].repeat(1, width, 1).requires_grad_()
-    outputs = torch.eye(width, dtype=x.dtype).expand_as(copies)
-    (jacobians,) = torch.autograd.grad(layer_norm(copies), copies, outputs)
+    (jacobians,) = torch.autograd.grad(layer_norm(copies), copies, torch.eye(width, dtype=x.dtype).expand_as(copies))
     centred = x - x.mean(1, keepdim=True)
     return JacobianNorms(
         exact=torch.linalg.matrix_norm(jacobians, 2).numpy(),

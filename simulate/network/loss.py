@@ -26,5 +26,4 @@ def weights_of_some(engine: Engine, rows: int, count: int) -> Float[Tensor, "dra
 
     A weight is 1/count for `count` random rows of each random network, and 0 for the others.
     """
-    ranks = engine.streams.uniform(rows, dtype=engine.dtype).argsort(1).argsort(1)
-    return (ranks < count).to(engine.dtype) / count
+    return (engine.streams.uniform(rows, dtype=engine.dtype).argsort(1).argsort(1) < count).to(engine.dtype) / count

@@ -115,8 +115,7 @@ class Cell:
         CPU generators read only the lower 32 bits of a seed (mt19937). A separate hash for every block would therefore
         repeat streams after about 10^4 blocks; counting up from one hash per cell never repeats within a cell.
         """
-        digest = hashlib.sha256(f"{seed}:{self.key}".encode()).digest()
-        return (int.from_bytes(digest[:7], "big") + block) % 2**56
+        return (int.from_bytes(hashlib.sha256(f"{seed}:{self.key}".encode()).digest()[:7], "big") + block) % 2**56
 
 
 def cheaper_engine(stack: Stack) -> EngineName:

@@ -165,8 +165,7 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
     """
     arrays: list[dict[str, NDArray[np.floating]]] = []
     while len(arrays) < len(blocks):
-        size = next_batch(len(blocks) - len(arrays), most)
-        batch = blocks[len(arrays) : len(arrays) + size]
+        batch = blocks[len(arrays) : len(arrays) + next_batch(len(blocks) - len(arrays), most)]
         try:
             arrays += sample_blocks(cell, seed, batch)
         except ValueError:

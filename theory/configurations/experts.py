@@ -20,8 +20,7 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
         raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
     fields |= {"experts": count, "experts_per_token": chosen}
     # Over the sum of the chosen where the class does not ask.
-    normed = r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True
-    fields["router_norm"] = "sum" if normed else "none"
+    fields["router_norm"] = "sum" if (r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True) else "none"
     if r.knows("moe_intermediate_size"):
         dense = _dense_layers(r, r.in_file["depth"])
         fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}

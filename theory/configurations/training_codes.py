@@ -130,8 +130,7 @@ class TrainingCode:
         std, root = _product(self.matrices, sizes) ** 0.5, width**0.5
 
         def cut_std(part: str) -> float:
-            left = Law(cut=self.cut.get(part, 0.0)).variance
-            return float((_product(getattr(self, part), sizes) * left) ** 0.5)
+            return float((_product(getattr(self, part), sizes) * Law(cut=self.cut.get(part, 0.0)).variance) ** 0.5)
 
         other: dict[str, Any] = {}
         if self.attention and values.get("logit_factor", 1.0) == 1.0:

@@ -57,8 +57,7 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
     names = [f"bias_{role}" for role in weight_shapes(stack) if role in roles]
     if family not in _WITHOUT_GAIN:
         layer = stack.normalization == "layer" and family not in _WITHOUT_SHIFT
-        unbiased = family == "nanogpt" and not roles
-        names += ["gain", "shift"] if layer and not unbiased else ["gain"]
+        names += ["gain", "shift"] if layer and not (family == "nanogpt" and not roles) else ["gain"]
     names += ["inputs"] if stack.embeddings == "untied" else []
     names += ["positions"] if stack.positions in ("learned", "learned_segment") else []
     return (*names, *(["segment"] if stack.positions == "learned_segment" else []))

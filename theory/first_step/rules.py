@@ -255,8 +255,7 @@ def _inverse_root(values: Array) -> Array:
 
 
 def _polynomial(values: Array) -> Array:
-    scale = values.sum(-1, keepdims=True) ** 0.5
-    return newton_schulz(values**0.5 / scale) / values**0.5
+    return newton_schulz(values**0.5 / (values.sum(-1, keepdims=True) ** 0.5)) / values**0.5
 
 
 def _spread(values: Array, rank: float, *, alone: bool) -> Array:

@@ -199,7 +199,6 @@ def _embedding_step(
         step = (2 / np.pi) ** 0.5 * np.divide(right, sizes, out=np.zeros_like(right), where=sizes > 0)
         words = step[..., :n]
         along = words.mT @ left @ words / stack.width
-        angles = np.arcsin(np.clip(np.pi / 2 * along, -1.0, 1.0))
-        return step, stack.width * (2 / np.pi * angles - along)
+        return step, stack.width * (2 / np.pi * np.arcsin(np.clip(np.pi / 2 * along, -1.0, 1.0)) - along)
     step = right if optimizer in LINEAR else spectral_step(rules[optimizer], stack, left, right)
     return step, np.zeros((1, n, n))

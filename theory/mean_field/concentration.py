@@ -185,5 +185,4 @@ def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
     >>> round(float(excess_probability(Stack(width=512), 0.1)), 3)  # the paper's (0.1, 0.125)
     0.046
     """
-    energy = PostEnergy(stack.width) if stack.placement == "post" else PreEnergy(stack)
-    return energy.excess_probability(epsilon)
+    return (PostEnergy(stack.width) if stack.placement == "post" else PreEnergy(stack)).excess_probability(epsilon)

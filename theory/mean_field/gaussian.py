@@ -165,8 +165,7 @@ def _where_likely(step: float, miss: Array, hit: Array, weights: Array, vocab: i
     For large scales this is a small part. Integrated over the other side's ln t, the integrand is at most
     f = E[hit] (1 − E[miss])^(V−1), and V ∫ f is the sum of a softmax, 1.
     """
-    bound = vocab * (hit @ weights) * _power(miss @ weights, vocab - 1)
-    (likely,) = np.nonzero(bound > _UNLIKELY)
+    (likely,) = np.nonzero((vocab * (hit @ weights) * _power(miss @ weights, vocab - 1)) > _UNLIKELY)
     kept = slice(likely[0], likely[-1] + 1)
     return step, miss[kept], hit[kept]
 

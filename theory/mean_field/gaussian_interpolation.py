@@ -113,8 +113,7 @@ def _polynomials(
     function: PairFunction, low: float, high: float, count: int, angles: int, variances: bytes, n: int
 ) -> Array:
     """Return the coefficients of the angle for all pairs of n variances per entry, (angles + 1, entries, n, n)."""
-    places = np.log(np.frombuffer(variances).reshape(-1, n))
-    powers = chebvander(2 * (places - low) / (high - low) - 1, count - 1)
+    powers = chebvander(2 * (np.log(np.frombuffer(variances).reshape(-1, n)) - low) / (high - low) - 1, count - 1)
     return np.asarray(powers @ _coefficients(function, low, high, count, angles)[:, None] @ powers.mT)
 
 

@@ -66,8 +66,7 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
         return cast(Any, Pair(independent.off, independent.off))
     n = cast(Any, kernel).shape[-1]
     variances = np.tile(np.linalg.diagonal(cast(Any, kernel)), 2)
-    copies = activation.kernel(MatrixLayout(2 * n), variances[..., None] * np.eye(2 * n))
-    return cast(Any, copies[..., :n, n:])
+    return cast(Any, activation.kernel(MatrixLayout(2 * n), variances[..., None] * np.eye(2 * n))[..., :n, n:])
 
 
 def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:

@@ -86,8 +86,7 @@ def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
     ratios = []
     for common, differing in zip(*np.atleast_1d(_between(tokens, given), _differing(tokens, given)), strict=True):
         common = max(float(common), 0.0)
-        u = np.sqrt(first * common) * nodes[:, None] + np.sqrt(first * differing) * nodes
-        value = activation.value(u)
+        value = activation.value(np.sqrt(first * common) * nodes[:, None] + np.sqrt(first * differing) * nodes)
         square, variance = value**2 @ weights, value**2 @ weights - (value @ weights) ** 2
         if stack.ffn == "gated":
             c, s = common, differing

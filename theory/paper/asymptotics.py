@@ -44,8 +44,7 @@ def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
     Args:
         at: 1 − c before the layer.
     """
-    mean = (1 + (n - 1) * (1 - at)) / n
-    attended = at / (1 + mean)
+    attended = at / (1 + ((1 + (n - 1) * (1 - at)) / n))
     return (attended + sp.Rational(1, 2) - relu_kernel(1 - attended)) / sp.Rational(3, 2)
 
 

@@ -72,8 +72,7 @@ def gap_factor(*, gated: bool) -> sp.Expr:
     k = sp.Function("k")(correlation)
     h, slope = feed_forward_kernels(gated=gated)[0], sp.diff(k, correlation)
     attended = (correlation + attention_gain) / (1 + attention_gain)
-    after_units = (correlation + h) / (1 + h.subs(correlation, 1))
-    slopes = sp.diff(attended, correlation) * sp.diff(after_units, correlation)
+    slopes = sp.diff(attended, correlation) * sp.diff(((correlation + h) / (1 + h.subs(correlation, 1))), correlation)
     aligned = slopes.subs(slope, slope_square).subs(k, mean_square).subs(correlation, 1)
     return sp.factor(aligned.doit().subs(sp.Function("k")(1), mean_square))
 

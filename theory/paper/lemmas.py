@@ -93,8 +93,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
     rows = [row(f"x{i}", width) for i in range(tokens)]
     mean = sum(rows, sp.zeros(1, width)) / tokens
     excess = sum(squared_norm(row) for row in rows) / tokens - squared_norm(mean)
-    spread = sum(squared_norm(a - b) for a in rows for b in rows) / (2 * tokens**2)
-    return sp.simplify(excess - spread)
+    return sp.simplify(excess - (sum(squared_norm(a - b) for a in rows for b in rows) / (2 * tokens**2)))
 
 
 @cache

@@ -170,7 +170,6 @@ def product_of_factors(placement: Placement) -> sp.Expr:
     >>> product_of_factors("post")
     1
     """
-    largest = energy_range(placement)[1]
-    mean_square = d * relu_energy(sp.Integer(1), sp.Integer(1)) * own_gradient() / (n * largest)
+    mean_square = d * relu_energy(sp.Integer(1), sp.Integer(1)) * own_gradient() / (n * energy_range(placement)[1])
     loose = bound(placement).subs(B, loss_gradient_bound()) / sp.sqrt(mean_square)
     return sp.simplify(sp.Mul(*factors(placement)) / loose)

@@ -91,8 +91,7 @@ def bound(placement: Placement) -> sp.Expr:
     2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)
     """
     rows, entries = d, d * entry_threshold()
-    jacobian = d / (ALPHA * low_energy(placement))
-    return sp.simplify(sp.sqrt(sp.factor(rows * entries * jacobian)) * B)
+    return sp.simplify(sp.sqrt(sp.factor(rows * entries * (d / (ALPHA * low_energy(placement))))) * B)
 
 
 def low_tail() -> sp.Expr:

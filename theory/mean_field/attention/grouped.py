@@ -567,8 +567,7 @@ class GroupedAttention:
         products = tokens.pairs * (patterns.queries @ patterns.queries.mT)
         of_first = first * products
         part = before(a1.mT, after(of_first, a) * u - after(of_first * w, a)).mean((1, 2))
-        at_keys = mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT
-        return at_queries * turning, at_keys * turning
+        return at_queries * turning, (mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT) * turning
 
 
 def _mean_products(vectors: Array) -> Array:

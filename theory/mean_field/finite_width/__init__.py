@@ -52,8 +52,7 @@ def backward_energy(branch: BranchMoments) -> sp.Expr:
     """
     b = branch.energy
     stream = -b / (1 + b)
-    inner = 1 / (1 + b) - 1 if branch.inner else sp.Integer(0)
-    return sp.simplify((stream + inner - 2 * b) / (1 + b))
+    return sp.simplify((stream + (1 / (1 + b) - 1 if branch.inner else sp.Integer(0)) - 2 * b) / (1 + b))
 
 
 def mean_coefficient(branch: BranchMoments) -> sp.Expr:
@@ -62,8 +61,7 @@ def mean_coefficient(branch: BranchMoments) -> sp.Expr:
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
     (3/4, 7/9)
     """
-    b = branch.energy
-    return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + b) ** 2)
+    return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + branch.energy) ** 2)
 
 
 def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:

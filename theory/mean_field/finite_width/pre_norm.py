@@ -60,8 +60,7 @@ class PreStream:
         """
         above, variance = self.energy[1:], self.variance[:-1] / self.energy[:-1] ** 2
         share = variance - 1 - self.known * (1 - self.cosine()[1:]) / above
-        spread = (self.added + self.branch**2 * variance) / above**2
-        return _sum_above(self.branch / above * share - spread / 2)
+        return _sum_above(self.branch / above * share - ((self.added + self.branch**2 * variance) / above**2) / 2)
 
     def log_variance(self, reference: float) -> Array:
         """Return the variance, times the width d, of ln ‖g‖² for the gradient g of the residual stream at every depth.

@@ -89,8 +89,7 @@ def _below_equal_weights(
     pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
     value_gain, group = gain(stack, "WV"), stack.heads / stack.key_heads
     back = inner_ratio(stack) * pattern.T @ part @ pattern
-    of_part = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
-    below = pattern.T @ noise @ pattern + of_part
+    below = pattern.T @ noise @ pattern + (group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT))
     return (
         value_gain * below,
         value_gain * back,

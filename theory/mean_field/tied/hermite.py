@@ -33,8 +33,7 @@ def _coefficients(values: Array) -> Iterator[Array]:
         left = left - part**2
         if (left <= _LEFT_OUT * square).all():
             return
-        following = (nodes * polynomial - order**0.5 * before) / (order + 1.0) ** 0.5
-        before, polynomial = polynomial, following
+        before, polynomial = polynomial, ((nodes * polynomial - order**0.5 * before) / (order + 1.0) ** 0.5)
 
 
 def pair_means(values: Array, correlation: Array) -> Array:

@@ -116,8 +116,7 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     of_label = first[..., :, None] * chances.own.T + left[..., :, None] * (1.0 - chances.own.T) / (vocab - 1)
     alike = both + (1.0 - pairs + both) * overlap - certain * (of_label + of_label.mT)
     # Of two words: in the column of its word the other's logit leans as its tokens do, or the other's label is it.
-    leaning = shifted_means(sure, scale * kernel / roots[..., :, None])
-    with_others = leaning * left[..., None, :] / (vocab - 1)
+    with_others = shifted_means(sure, scale * kernel / roots[..., :, None]) * left[..., None, :] / (vocab - 1)
     apart = (
         left[..., :, None] * left[..., None, :] * overlap * (vocab - 2.0) / (vocab - 1) + with_others + with_others.mT
     )
