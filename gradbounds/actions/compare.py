@@ -1,6 +1,5 @@
 """The view `gradbounds predict --compare` of a model: step 1 before and after a change, for the same batch of text."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -108,10 +107,12 @@ def _tables(
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
         ]
     if asked.text not in (None, DISTINCT) and not reason:
+        parts = (change.partition("=") for change in changes)
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, _, value in parts)
         lines += [
             "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
             "network, which can be far lower: replace --compare by",
-            f"  {' '.join('--' + name.replace('_', '-') + ' ' + value for name, _, value in (c.partition('=') for c in changes))}{batch} --learning-rate 1e-4",
+            f"  {flags}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
 
@@ -119,16 +120,14 @@ def _tables(
 def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]]) -> list[str]:
     """Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way."""
     words = [" ".join(changes) or "none" for changes in each]
-    widest = max(map(len, words))
-    ratios = [
-        {n.removesuffix(_ENDS): ratio for n, ratio in numbers.items() if n.endswith(_ENDS)} for numbers, _ in steps
-    ]
+    widest, names = max(map(len, words)), ("loss", "gradient norm")
+    ratios = [{n.removesuffix(_ENDS): each for n, each in of.items() if n.endswith(_ENDS)} for of, _ in steps]
     return [
-        f"  {'change':{widest}}  {'loss':>6} {'norm':>6}  layers: gradient norm of the first / the last (1x = equal)",
+        f"  {'change':{widest}}     loss     norm  layers: gradient norm of the first / the last (1x = equal)",
         *[
-            f"  {word:{widest}}  {numbers.get('loss', math.nan):6.2f} {numbers.get('gradient norm', math.nan):6.3g}  "
-            + (effect(ratios[0], after) if after else why)
-            for word, (numbers, why), after in zip(words, steps, ratios, strict=True)
+            f"  {word:{widest}}  {'  '.join(f'{of[name]:7.4g}' if name in of else 'unknown' for name in names)}  "
+            + (effect(ratios[0], after) if after else why.partition(", above")[0])
+            for word, (of, why), after in zip(words, steps, ratios, strict=True)
         ],
         "", "Every number of one change, and its critical rates: --compare CHANGE",
     ]  # fmt: skip

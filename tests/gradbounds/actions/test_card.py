@@ -164,7 +164,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
-        ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "no tested change", "embedding_scale"),
+        ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "head untied, input", "tokens 10x"),
     ],
 )
 def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys):
@@ -266,3 +266,32 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert any(line.startswith("  unknown          WK: below the error of attention samples") for line in lines)
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.9).sum())
     assert f"(above 0.9 in {count} of 24 layers: attention hardly tells tokens apart)" in lines[2] and 0 < count < 24
+
+
+def test_the_advised_change_has_the_numbers_of_compare(capsys, tmp_path):
+    """The row, the table of one change and the list of all changes are of one batch."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PLAIN | {"n_positions": 32, "n_layer": 6, "tie_word_embeddings": False}))
+    model, words = (
+        ("--config", str(path), "--patterns", "4"),
+        "input embedding and positions 50x, output matrix unchanged",
+    )
+    whole = found(capsys, *model)
+    row = re.search(r"if you use SGD +(.*?) Critical", " ".join(" ".join(whole["card"]["lines"]).split()))[1]
+    pattern = rf"{words}: (.*), WQ and WK \+-30%; norm (\S+) -> (\S+), same loss; --compare (embedding_scale=\S+)"
+    effect, before, after, change = re.fullmatch(pattern, row).groups()
+    compared = found(capsys, *model, "--compare", change)
+    numbers = compared["compared"][0]["numbers"]
+    norms = [each["gradient norm"] for each in (compared["numbers"], numbers)]
+    assert [f"{norm:.3g}" for norm in norms] == [before, after] and norms[0] == whole["card"]["step_1"]["norm"]
+    ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
+    assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
+    assert main(["predict", *model, "--compare"]) == 0
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "x (" in line}
+    assert effect in listed[change] and len(listed) > 5 and "branch_scaling=inverse_depth" in listed
+
+
+def test_a_tied_network_that_predicts_its_own_token_has_no_critical_rate(capsys):
+    flags = "--embedding-scale 1 --width 256 --depth 2 --heads 4 --tokens 64 --batch 4 --learning-rate 1e-3"
+    assert main(["predict", "--like", "gpt2", *flags.split()]) == 2
+    assert "tied embeddings must give a position's own token id a probability" in capsys.readouterr().err
