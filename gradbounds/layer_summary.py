@@ -184,11 +184,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = "layers, used experts move alike: no fault" if stack.experts else "all layers move alike, so no fault"
+    steps = "layers and used experts move alike" if stack.experts else "all layers move alike, so no fault"
     if over_layers >= 1 + FLAT:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    of_loss = f"layer 1 changes the loss {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
+    of_loss = f"layer 1 changes the loss about {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}"),
         card_row(

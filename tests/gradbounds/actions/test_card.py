@@ -74,7 +74,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    about = re.search(r"the loss (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
+    about = re.search(r"the loss about (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
     assert [float(about[1] or about[2]), float(about[2])] == [min(printed.values()), max(printed.values())]
     for name, error in re.findall(r"(W\w) [\d.]+x \+-(\d+)%", value_of(card, "by matrix")):
         sems = by_layer(batch["layers"], f"grad_{name}", "predicted_sem")
