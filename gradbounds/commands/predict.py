@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Changes = network(Stack(), several=("tokens",))
 
 NEEDS = {
-    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or like or config", "learning_rate": "batch",
+    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or like or config",
+    "learning_rate": "batch",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
