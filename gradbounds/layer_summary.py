@@ -137,12 +137,12 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
     """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
     scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
     share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
-    text = f" (both: {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
+    text = f" (both {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
     return text * (len(scores) == 2 and whole > 0)
 
 
 def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str) -> str:
-    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x".
+    """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; gate WG 6x".
 
     Errors of the samples above 5% follow the ratio. The text `of_scores` follows the ratio of WK.
     """
@@ -150,7 +150,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
     for name, ratio in ratios.items():
         whose = next((words for roles, words in MATRICES.items() if role(name) in roles), "")
         of_part = parts.setdefault(
-            re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
+            re.sub(r"^of (attention$|the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
         )
         error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
         unsure = f" +-{error:.0%}" if error > _UNSURE else ""
@@ -184,11 +184,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = "layers, used experts move alike: no fault" if stack.experts else "all layers move alike, so no fault"
+    steps = "layers and used experts move alike" if stack.experts else "all layers move alike, so no fault"
     if over_layers >= 1 + FLAT:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    of_loss = f"layer 1 changes the loss {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
+    of_loss = f"layer 1 changes the loss about {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}"),
         card_row(
@@ -292,8 +292,8 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
     of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
-        before = f"{stack.embedding_scale:.3g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
-        sizes_text = f"{before}{rms[0]:.3g} after {'it' if before else 'layer 1'}, {rms[-1]:.3g} after layer"
+        before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
+        sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after layer"
         text = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
         reason = card_row(f"why {'layer 1' if of_first else 'embedding'}", text)
     elif grows and layer:

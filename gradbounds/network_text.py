@@ -60,7 +60,8 @@ def network_lines(
     lines = []
     if has_theory:
         lines += [
-            f"Large-width theory: root mean square of gradient norms over random networks, for {sequences_text(stack)}",
+            "Large-width theory: root mean square of gradient norms over random networks, "
+            f"for {sequences_text(stack)} of {tokens_text(stack)}",
             *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(stack, table),
             *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else []), "",
             *sampled_lines(stack, table), *trust_lines(stack, evidence),

@@ -165,10 +165,10 @@ def model_card(
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
     # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
-    asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
+    asked, coarse = of.read(given)[0], how["patterns"] is None and alone
     coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
-    fields = _quick(given, of, how | sampled, coarse=coarse) if alone and not layers else given
+    fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
     result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
@@ -519,6 +519,6 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         for note in result.values["notes"]
         if note.what == "left out"
     )
-    cheaper = result.values["cheaper"]
+    cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)
     return [expected, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]

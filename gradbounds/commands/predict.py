@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Changes = network(Stack(), several=("tokens",))
 
 NEEDS = {
-    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or model", "learning_rate": "batch",
+    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or like or config",
+    "learning_rate": "batch",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -113,7 +114,7 @@ class Predict(ModelFlags):
         if self.logged and not logs:
             raise ValueError("logged must be followed by a log, or two.")
         also = {
-            "batch or model": self.batch is not None or of.is_model,
+            "batch or like or config": self.batch is not None or of.is_model,
             "first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes,
             "two logs": len(logs) > 1,
         }  # fmt: skip

@@ -74,7 +74,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    about = re.search(r"the loss (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
+    about = re.search(r"the loss about (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
     assert [float(about[1] or about[2]), float(about[2])] == [min(printed.values()), max(printed.values())]
     for name, error in re.findall(r"(W\w) [\d.]+x \+-(\d+)%", value_of(card, "by matrix")):
         sems = by_layer(batch["layers"], f"grad_{name}", "predicted_sem")
@@ -252,7 +252,7 @@ def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
     rms = re.search(r"why layer 1 +.* rms: 0.02 before layer 1, (\S+) after it, (\S+) after layer 6\n", small).groups()
     table = small[small.index("for the batch of 64 sequences") :]
     energies = [float(re.search(rf"\n +{layer} +(\S+)", table)[1]) for layer in (1, 6)]
-    assert [float(each) ** 2 for each in rms] == pytest.approx(energies, rel=0.01) and "one sequence of" not in small
+    assert [float(each) ** 2 for each in rms] == pytest.approx(energies, rel=0.1) and "one sequence of" not in small
     assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--embedding-scale", "1"]) == 0
     assert not re.search(r"; layer 1 \d+%|why layer 1", capsys.readouterr().out)
 
