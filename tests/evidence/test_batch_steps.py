@@ -111,7 +111,9 @@ def problem(network: Stack, sequences: int, seed: int) -> Problem:
     if network.embeddings == "tied":
         none = torch.zeros(1, TOKENS, network.width)
         return Problem(model, loss, [({"x": none, "words": row[:-1]}, row[1:]) for row in windows])
-    table = torch.randn(VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20))
+    table = network.embedding_scale * torch.randn(
+        VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20)
+    )
     pieces = windows.split(8)
     return Problem(model, loss, [({"x": table[piece[:, :-1]]}, piece[:, 1:].flatten()) for piece in pieces])
 
