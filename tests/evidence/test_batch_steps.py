@@ -53,6 +53,8 @@ OTHERS = listed((192, 320), (3, 8), (4, 32, 128))
 ALONE = [(*case[:3], 1, case[4]) for case in OTHERS[:8]]
 # Ten others, fixed after frequent words were given a position of their own, and before any was drawn.
 REPEATED = listed((384, 448), (4, 5), (2, 8, 48))[5:15]
+# Ten of one or two sequences, fixed after theory took the mean over eight batches, and before any was drawn.
+FEW = listed((256, 384), (3, 7), (1, 2, 2))[:10]
 # Twenty gated networks with embeddings of size 1 and of size 0.02, fixed before any was drawn.
 GATED = listed((256, 512), (2, 6), (1, 16, 64), ("gated", "llama"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
@@ -166,7 +168,7 @@ def test_batch_steps(kept_folder):
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
-        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000), (GATED, 3000))
+        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000), (GATED, 3000), (FEW, 4000))
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)
