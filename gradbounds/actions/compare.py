@@ -18,14 +18,12 @@ from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
+from theory.first_step.batch_step import seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
 _DIFFER = "tokens that all differ"
 _TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
-
-# Seconds of the critical rates of one network, at most.
-_RATE_SECONDS = 2.0
 
 
 def compare_steps(
@@ -73,8 +71,7 @@ def compare_steps(
         )
         flags += f" --text {text}" * (text is not None)
         lines += [
-            "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
-            "network, which can be far lower: replace --compare by",
+            "", "The error of these critical rates, and a warm-up: replace --compare by",
             f"  {flags} --batch {sequences} --learning-rate 1e-4",
         ]  # fmt: skip
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
@@ -86,9 +83,9 @@ def compare_steps(
 
 
 def _seconds(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
-    """Estimate the seconds of one network's numbers: of its batch, and at most those of the critical rates."""
+    """Estimate the seconds of one network's numbers: of its batch, and of the critical rates."""
     patterns, coarse = quick_sampling(stack, law, patterns)
-    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds + _RATE_SECONDS
+    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds + len(RATES) * seconds_of(stack)
 
 
 def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) -> tuple[dict[str, float], str]:
@@ -110,7 +107,7 @@ def _step(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any]) 
     numbers |= {f"{role(name)}, first / last layer": ratio for name, ratio in ratios}
     if asked.text is None or law_of(stack, asked.text) is None:
         return numbers, "critical rates, which require a text: --text english"
-    rates = critical_rates(stack, asked.text, result)
+    rates = critical_rates(stack, asked.text, result, fine=True)
     if "no_rule" in rates:
         return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', rates['no_rule'])}"
     return numbers | {f"critical rate, {title}": rates[name]["rate"] for name, title in RATES.items()}, ""
