@@ -18,7 +18,7 @@ from simulate.runs.sample import sample_block
 REST = "elementwise and the rest"
 # Triangular solves are among the products: they are in one function with them.
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "normals": [(RandomStreams, name) for name in ("fill_normal", "normal_part", "chi")],
+    "normals": [(RandomStreams, name) for name in ("fill_normal", "fill_part", "chi")],
     "Gram matrices": [(ConditionedEngine, "gram"), (GramEngine, "exact_gram")],
     "factorizations": [(conditioned, "factor"), (gram, "factor")],
     "products": [(kind, name) for kind in (ConditionedMap, DenseMap, Units) for name in ("forward", "pullback")],

@@ -21,7 +21,15 @@ from gradbounds.actions.first_line import (
     norms_of_texts,
 )
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import EVEN, Remedy, furthest, loss_of, remedy, remedy_of_batch
+from gradbounds.actions.remedies import (
+    Remedy,
+    change_of_batch,
+    flags,
+    furthest,
+    loss_of,
+    remedy,
+    remedy_of_batch,
+)
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
@@ -158,9 +166,9 @@ def model_card(
     with by_estimates(), quietly():
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
-        change = (
-            _change_of_step(given, of, result, first, limits, coarse=coarse) if is_short else result.values["evened_by"]
-        )
+        change, tested = result.values["evened_by"], 0
+        if is_short:
+            change, tested = _change_of_step(given, of, result, first, limits, coarse=coarse)
     longest = None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
@@ -170,7 +178,7 @@ def model_card(
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
-        *_change_lines(table, None if first is None else first.result, change, stack.tokens),
+        *_change_lines(table, None if first is None else first.result, change, tested, stack.tokens),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
@@ -425,47 +433,50 @@ def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[
 def _change_of_step(
     given: Mapping[str, Any], of: Description, single: Result, first: FirstStepOfRun | None, limits: Mapping[str, Any],
     *, coarse: bool,
-) -> Remedy | None:  # fmt: skip
-    """Return one change that makes the layers of step 1 even.
+) -> tuple[Remedy | None, int]:  # fmt: skip
+    """Return one change that makes the layers of step 1 even, and the number of changes tested for the batch, or 0.
 
-    Where batches take long, changes are tested for one sequence. If such a change has a tied matrix or makes layers
-    only partly even, it is also tested for the batch.
+    Where batches take long, changes are tested for one sequence, and only the best one for the batch.
     """
     stack, table, run = single.values["stack"], single.columns(), None if first is None else first.result
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
-        return None
+        return None, 0
     if first is not None and run is not None:
-        search = partial(remedy_of_batch, Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run)
-        change, tested = search(**limits)
+        of_batch = Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run
+        change, tested = remedy_of_batch(*of_batch, **limits)
         if tested:
-            return change
+            return change, tested
     budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
     change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
-    if change and run and (stack.embeddings == "tied" or change.first_over_last > EVEN):
-        change, _ = search(change, **limits)
-    return change
+    if change and run:
+        change = change_of_batch(*of_batch, change.words, change.values, **limits)
+    return change, 0
 
 
-def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tokens: int) -> list[str]:
+def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tested: int, tokens: int) -> list[str]:
     """Return one change that makes the layers even, with its effect and cost, or state that there is none.
 
     Args:
         table: one sequence's `layer_table`.
         run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
         change: the change.
+        tested: number of changes that were tested for the batch; 0 if they were tested for one sequence.
         tokens: number of tokens of the sequence.
     """
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
-        return [card_row(_EVENED, "no tested change of one setting makes the layers clearly more even (--compare)")]
-    flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                    for name, value in change.values.items())  # fmt: skip
+        none = f"none of {tested} tested changes" if tested else "no tested change"
+        return [card_row(_EVENED, f"{none} of one setting makes the layers clearly more even; list: --compare")]
     before, after = change.losses
-    loss = (f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss") + (
-        f", norm {change.norm:.3g}" if change.norm else f", both for {tokens} tokens" * bool(run)
+    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
+    of = (
+        f", one sequence of {tokens} tokens"
+        if change.norms is None
+        else ", norm {:.3g} -> {:.3g}".format(*change.norms)
     )
-    return [card_row(_EVENED, f"{change.words}: within {change.first_over_last:.3g}x, {loss}; --compare {flag}")]
+    text = f"{change.words}: layers then {change.effect}, {loss}{of}; --compare {' '.join(flags(change.values))}"
+    return [card_row(_EVENED, f"{text} (all: --compare)")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import ZIPF, cost_of_batch, quick_sampling
+from gradbounds.actions.remedies import changed_batch, changes_of, effect, flags
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import first_over_last, role
@@ -25,6 +26,9 @@ from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnToken
 _DIFFER = "tokens that all differ"
 _TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
 
+# The largest number of changes that are listed.
+_MOST_CHANGES = 10
+
 
 def compare_steps(
     given: Mapping[str, Any], of: Description, compare: Sequence[str], batch: int | None, text: str | None,
@@ -32,11 +36,18 @@ def compare_steps(
 ) -> Result | None:  # fmt: skip
     """Predict step 1 of a network and of changed networks for one batch; None if its text lacks a rule.
 
+    Without a change, each change that `remedy` tests is predicted, and the result lists them.
+
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
     stack, notes = of.read(given)
     asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
+    if not compare:
+        alone = asked.text is None and batch is None
+        return _tested_changes(
+            Asked(given, None) if alone else asked, batch or (1 if alone else BATCH), of, limits, plan
+        )
     if asked.text is None and of.is_model and batch is None:
         return None
     whole, asked = of.read(asked.given)[0], replace(asked, is_default=False)
@@ -80,6 +91,44 @@ def compare_steps(
     return Result(
         about=f"step 1 of {len(each)} networks, for {at}", values=values | {"compared": compared}, lines=lines
     )
+
+
+def _tested_changes(asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], plan: bool) -> Result:
+    """List each change that the card can advise, with its effect on step 1 of a batch; no critical rates."""
+    stack, notes = of.read(asked.given)
+    law = law_of(stack, asked.text)
+    patterns, coarse = quick_sampling(stack, law, limits["patterns"])
+    seconds = _MOST_CHANGES * cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
+    if plan:
+        takes = f"Testing up to {_MOST_CHANGES} changes takes about {duration(seconds)}."
+        return Result(about="the cost of testing changes", values={"seconds": seconds}, lines=[takes])
+    rows, named = [], of.like or model_type(notes) or "the network"
+    with shown("testing changes", seconds), by_estimates(), quietly():
+        before = quick_batch(asked, batch, of, **limits)
+        norms = before.columns("layers")
+        for values in [{}, *(values for _, values in changes_of(stack, norms))]:
+            row: dict[str, Any] = {"change": " ".join(flags(values)) or "none", "loss": "", "norm": ""}
+            try:
+                after = quick_batch(changed_batch(asked, values), batch, of, **limits)
+                row |= {"loss": f"{after.values['loss']:.4g}", "norm": f"{after.values['gradient_norm']:.3g}"}
+                row["layers"] = effect(norms, after.columns("layers"))
+            except OwnTokenError as error:
+                row |= {"loss": f"{error.loss:.4g}", "layers": "not advised: a token predicts itself"}
+            except ValueError as error:
+                row["layers"] = f"unknown: {error}"
+            rows.append(row)
+    of_text = _TEXTS.get(asked.text, f"text {asked.text}")
+    widest = max(len(row["change"]) for row in rows)
+    return Result(
+        about=f"changes of one setting of {named}", values={"stack": stack, "batch": batch, "changes": rows},
+        lines=[
+            f"Step 1 of {named} for {batch} sequence{'s' * (batch > 1)} of {stack.tokens} tokens, {of_text}: loss, gradient "
+            "norm, and", f"gradient norm of layer 1 / that of layer {stack.depth} (1x = equal) after a change",
+            "", f"  {'change':{widest}}  {'loss':>6}  {'norm':>6}  smallest and largest ratio",
+            *[f"  {row['change']:{widest}}  {row['loss']:>6}  {row['norm']:>6}  {row['layers']}" for row in rows],
+            "", "Every number of one change: --compare CHANGE",
+        ],
+    )  # fmt: skip
 
 
 def _seconds(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:

@@ -22,6 +22,7 @@ from theory import Stack
 from theory.coverage import require
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.tied.text_output import OwnTokenError
 from theory.stack.optimizers import Optimizer
 
 INSIDE, EDGE = "inside", "at the edge"
@@ -133,9 +134,14 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
     The result is None if no rule gives the batch's squared norm, or if the prediction takes long.
+
+    Raises:
+        OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
+    except OwnTokenError:  # the batch is refused
+        raise
     except ValueError:  # no rule for a batch of this text, or it takes long
         return None
     sgd = steps["sgd"] if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)["sgd"]

@@ -10,11 +10,12 @@ import numpy as np
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
-from gradbounds.actions.batch import Asked, law_of, predict_batch
+from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch
 from gradbounds.actions.first_line import cost_of_batch, quick_sampling
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import UNEVEN, first_over_last, profiles
+from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
+from gradbounds.network_text import number_text
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -33,21 +34,28 @@ _SECONDS, _MOST_SECONDS = 2.0, 20.0
 # Of the norms' first layer over last two patterns say enough. At least three changed batches within estimated seconds.
 _PATTERNS, _FEWEST, _BATCH_SECONDS = 2, 3, 3.5
 
+# The smallest relative standard error of a ratio that is printed.
+_SHOWN_ERROR = 0.02
+
+# How much further from 1, in the logarithm, a ratio that counts as less even is.
+_LESS_EVEN = 0.1
+
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of one field of a network that makes the gradients of its layers more equal.
+    """A change of one setting of a network that makes the gradients of its layers more equal.
 
     Attributes:
         words: description of the change.
-        values: the changed field and its value.
+        values: the changed fields and their values.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
         losses: losses before and after the change.
         not_advised: a change that is more even, under which the tied network predicts its own input token; "" without.
-        norm: gradient norm of a batch after the change; None for one sequence.
+        effect: description of the smallest and the largest ratio, and of the matrices that become less even.
+        norms: gradient norms of a batch before and after the change; None for one sequence.
     """
 
     words: str
@@ -55,13 +63,12 @@ class Remedy:
     first_over_last: float
     losses: tuple[float, float] = (0.0, 0.0)
     not_advised: str = ""
-    norm: float | None = None
+    effect: str = ""
+    norms: tuple[float, float] | None = None
 
     def line(self) -> str:
-        """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
-        (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                     for name, value in self.values.items())  # fmt: skip
-        head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= EVEN)
+        """Describe the change in one line."""
+        head = remedy_line(f"{self.words} ({', '.join(flags(self.values))})", partly=self.first_over_last >= EVEN)
         other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
@@ -106,7 +113,7 @@ def remedy(
             if chance > LARGEST_OWN_PROBABILITY:
                 not_advised = not_advised or words.partition(",")[0]
                 continue
-            change = Remedy(words, values, furthest(changed), (before, after), not_advised)
+            change = Remedy(words, values, furthest(changed), (before, after), not_advised, effect(table, changed))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < EVEN:
@@ -114,20 +121,17 @@ def remedy(
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
-def remedy_of_batch(
-    asked: Asked, batch: int, of: Description, run: Result, change: Remedy | None = None, **limits: Any
-) -> tuple[Remedy | None, int]:
-    """Return the change of a field that makes the layers of a batch most even, and the number of tested changes.
+def remedy_of_batch(asked: Asked, batch: int, of: Description, run: Result, **limits: Any) -> tuple[Remedy | None, int]:
+    """Return the change that makes the layers of a batch most even, and the number of tested changes.
 
-    The criterion of a change and the order of changes are those of `remedy`. Without time for three changes, none is
-    tested.
+    The criterion of a change and the order of changes are those of `remedy`. Few attention samples choose the change,
+    and `change_of_batch` then predicts its numbers. Without time for three changes, none is tested.
 
     Args:
         asked: the network and its text.
         batch: number of sequences.
         of: further description of the network.
         run: result of `predict_batch` without a change.
-        change: the only change that is tested, in any time; None for all.
         limits: other arguments of `predict_batch`.
     """
     norms, stack, best, tested = run.columns("layers"), run.values["stack"], None, 0
@@ -137,23 +141,65 @@ def remedy_of_batch(
         for count, coarse in (quick_sampling(stack, law, limits["patterns"]), (limits["patterns"] or _PATTERNS, True))
     ]
     most, count, coarse = next((way for way in ways if way[0] >= _FEWEST), (0, *ways[0][1:]))
-    for words, values in [(change.words, change.values)] if change else _changes(stack, norms):
-        if (tested >= most and change is None) or least < EVEN:
+    for words, values in changes_of(stack, norms):
+        if tested >= most or least < EVEN:
             break
         with suppress(ValueError):  # no such network, no rule for it, or a token id that predicts itself
             after = predict_batch(
-                replace(asked, given={**asked.given, **values}),
-                batch,
-                of,
-                **limits | {"patterns": count},
-                coarse=coarse,
+                changed_batch(asked, values), batch, of, **limits | {"patterns": count}, coarse=coarse
             )
             ratio, tested = furthest(after.columns("layers")), tested + 1
             if ratio < least:
-                best, least = Remedy(
-                    words, values, ratio, (run.values["loss"], after.values["loss"]), norm=after.values["gradient_norm"]
-                ), ratio  # fmt: skip
-    return best, tested
+                best, least = (words, values), ratio
+    return best and change_of_batch(asked, batch, of, run, *best, **limits), tested
+
+
+def change_of_batch(
+    asked: Asked, batch: int, of: Description, run: Result, words: str, values: Mapping[str, Any], **limits: Any
+) -> Remedy | None:
+    """Return a change with its effect on a batch; None if it fails the criterion of `remedy` or has no rule.
+
+    The numbers are those of `predict --compare`. The arguments are those of `remedy_of_batch`, and the change.
+    """
+    try:
+        after = quick_batch(changed_batch(asked, values), batch, of, **limits)
+    except ValueError:
+        return None
+    norms, changed = run.columns("layers"), after.columns("layers")
+    if (ratio := furthest(changed)) >= furthest(norms) ** 0.5:
+        return None
+    losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
+    return Remedy(words, values, ratio, losses, effect=effect(norms, changed), norms=sizes)
+
+
+def changed_batch(asked: Asked, values: Mapping[str, Any]) -> Asked:
+    return replace(asked, given={**asked.given, **values})
+
+
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Return changed fields in the form that the flag `--compare` takes.
+
+    >>> flags({"embeddings": "untied", "embedding_scale": 1.0})
+    ['embeddings=untied', 'embedding_scale=1']
+    """
+    return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
+
+
+def effect(before: Columns, after: Columns) -> str:
+    """Describe the smallest and the largest ratio first / last layer after a change, and what became less even.
+
+    A standard error of attention samples above 2% is printed.
+    """
+    here, there = first_over_last(before), first_over_last(after)
+    norms, errors, texts = profiles(after, "predicted"), profiles(after, "predicted_sem"), []
+    for name in sorted(there, key=lambda name: there[name])[:: max(1, len(there) - 1)]:
+        error = there[name] * math.hypot(*(errors[name][end] / norms[name][end] for end in (0, -1)))
+        texts.append(f"{number_text(float(f'{there[name]:.3g}'), error, _SHOWN_ERROR)}x ({role(name)})")
+    less = [name for name in there if abs(math.log(there[name])) > abs(math.log(here.get(name, math.inf))) + _LESS_EVEN]
+    lists = {"less even": less, "unknown": [name for name in here if name not in there]}
+    return " to ".join(texts) + "".join(
+        f"; {word}: {', '.join(map(role, names))}" for word, names in lists.items() if names
+    )
 
 
 def _within(
@@ -161,7 +207,7 @@ def _within(
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
-    for words, values in _changes(stack, table):
+    for words, values in changes_of(stack, table):
         try:
             other = replace(stack, **values)
             chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)), coarse=coarse)
@@ -211,23 +257,22 @@ def _own_token(stack: Stack, table: Columns, before: float = math.inf) -> tuple[
     return loss, -math.expm1(min(0.0, before - loss))
 
 
-def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield changes of one field: those that alter the network least come first, and likely before unlikely ones."""
+def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield changes of one setting: those that alter the network least come first, and likely before unlikely ones."""
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
     energies = profiles(table, "predicted")["hidden_energy"]
-    larger = _round_up(3.0 * float(energies[-1]) ** 0.5)
-    layers = COMPOSITIONS[stack.placement]
+    larger, tied = _round_up(3.0 * float(energies[-1]) ** 0.5), stack.embeddings == "tied"
+    layers, positions = COMPOSITIONS[stack.placement], " and positions" * stack.positions.startswith("learned")
     # What grows with its branches grows less from where it is large, if these are given norms.
-    grows = layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale
-    if grows:
+    if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
-        for scale in (larger, 0.5 * larger, 0.2 * larger, 0.1 * larger) if stack.embeddings == "tied" else ():
-            times = scale / stack.embedding_scale
+        ways = [("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))]
+        for head, scale, values in [*ways, *[("head untied, ", larger, {"embeddings": "untied"})] * tied]:
+            times, after = scale / stack.embedding_scale, ", output matrix unchanged" * (not head)
+            what = "embedded tokens" if tied and not head else "input embedding"
             if times > 1.0:
-                yield f"embeddings {times:.3g}x, head unchanged", {"embedding_scale": scale}
-        if stack.embeddings != "tied":
-            times = float(f"{larger / stack.embedding_scale:.3g}")
-            yield f"embeddings {times:,g}x larger", {"embedding_scale": larger}
+                words = f"{head}{what}{positions} {float(f'{times:.3g}'):,g}x{after}"
+                yield words, {**values, "embedding_scale": scale}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

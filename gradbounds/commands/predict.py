@@ -57,9 +57,9 @@ class Predict(ModelFlags):
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
     all: Annotated[bool, optional("print every layer; with --first-step, exponents in every size", None)] = False
     compare: Annotated[
-        tuple[str, ...],
-        optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
-    ] = ()
+        tuple[str, ...] | None,
+        optional("also predict changed networks, + between them; alone, list tested changes", "[FIELD=VALUE ...]"),
+    ] = None
     draws: Annotated[int | None, optional("number of random networks to sample", "N", "none")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
     patterns: Annotated[int | None, optional("attention samples in the theory", "N", "automatic")] = None
@@ -118,10 +118,11 @@ class Predict(ModelFlags):
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         of_step = self.batch is not None or (of.is_model and not (self.layers or self.all or self.draws))
-        if self.compare and of_step and not (self.first_step or self.bound or several):
+        listed = self.compare == () and not (self.layers or self.all or self.draws)
+        if (listed or (self.compare and of_step)) and not (self.first_step or self.bound or several):
             from gradbounds.actions.compare import compare_steps
 
-            result = compare_steps(changes, of, self.compare, self.batch, self.text, plan=self.dry_run, **limits)
+            result = compare_steps(changes, of, self.compare or (), self.batch, self.text, plan=self.dry_run, **limits)
             if result is not None:
                 return result
         elif self.batch is not None:
@@ -129,7 +130,7 @@ class Predict(ModelFlags):
         if self.dry_run and not self.first_step:
             from gradbounds.actions.predict import predict_plan
 
-            return predict_plan(changes, of, compare=self.compare, draws=self.draws, **limits)
+            return predict_plan(changes, of, compare=self.compare or (), draws=self.draws, **limits)
         if several:
             from gradbounds.actions.lengths import predict_lengths
 
@@ -142,7 +143,7 @@ class Predict(ModelFlags):
             from gradbounds.actions.first_step import first_steps
 
             stack, notes = of.read(changes)
-            stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare))]
+            stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare or ()))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
                 plan=self.dry_run, **limits,
@@ -150,7 +151,7 @@ class Predict(ModelFlags):
         from gradbounds.actions.card import model_card
 
         return model_card(
-            changes, of, layers=self.layers, every_layer=self.all, compare=self.compare, draws=self.draws,
+            changes, of, layers=self.layers, every_layer=self.all, compare=self.compare or (), draws=self.draws,
             seed=self.seed, **limits,
         )  # fmt: skip
 

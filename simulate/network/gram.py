@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -41,7 +42,7 @@ from simulate.network.conditioned import (
     share_of_rows,
 )  # fmt: skip
 from simulate.network.engines import inner
-from simulate.network.products import product
+from simulate.network.products import LEAST_ROWS, product
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from theory.stack import Stack
@@ -50,6 +51,8 @@ from theory.stack.plan import ROLES, plan
 from theory.stack.weights import gain, law, rows_met, weight_shapes
 
 Coordinates = Float[Tensor, "draws rows columns"]
+# A NumPy view of a tensor on a CPU, where its calls cost less than those of torch; otherwise the tensor.
+Array = Any
 
 # Relative to the mean eigenvalue of a Gram matrix of coordinates in float64: what rounding does to its factor.
 _RIDGE, _LEAST = 1e-13, 1e-15
@@ -150,7 +153,7 @@ class Frame:
         numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
         left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
         new = numbers[..., self.used - rows : self.used].tril_(-1)
-        new.diagonal(dim1=-2, dim2=-1).copy_(streams.chi(left).mul_(std))
+        torch.mul(streams.chi(left), std, out=new.diagonal(dim1=-2, dim2=-1))
         return numbers
 
 
@@ -174,8 +177,9 @@ class _Rebased(torch.autograd.Function):
         kept = product(gradient[..., : n + 1], along)
         beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
         numbers = frame.normal(n)
-        numbers[..., :used] -= product(product(numbers[..., :used], along.mT), along)
-        root, _ = factor(product(numbers, numbers.mT), _RIDGE)
+        known, met = numbers[..., :used], numbers[..., : frame.used]
+        known -= product(product(known, along.mT), along)
+        root, _ = factor(product(met, met.mT), _RIDGE)
         below = product(torch.linalg.solve_triangular(root, beyond, upper=False, left=False), numbers)
         below[..., :used] += kept
         return below, None
@@ -188,18 +192,21 @@ rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 class Units:
     """An MLP on tokens that are given by their coordinates; hidden units are sampled in small groups.
 
-    A group has a few random networks.
+    A group has a few random networks. Hidden units of a plain ReLU are not kept for the way back but computed again,
+    which costs less than new memory.
 
     Args:
         engine: the source of random numbers.
         stack: the network.
 
     Attributes:
-        hidden: the hidden units of every part of the draws.
+        hidden_sq: the squared norm of every token's hidden units, (draws, tokens).
+        largest: the largest hidden unit of every random network, (draws,).
+        least: the least one.
     """
 
     def __init__(self, engine: "GramEngine", stack: Stack) -> None:
-        self._engine, self._frame, self._width = engine, engine.frame, stack.ffn_width
+        self._engine, self._frame = engine, engine.frame
         shapes = weight_shapes(stack)
         self._std = {
             role: (gain(stack, role) / shapes[role][0]) ** 0.5 for role in ("WG", "W1", "W2") if role in shapes
@@ -210,75 +217,91 @@ class Units:
         self._phi = (lambda gate, up: phi(gate) * up) if stack.ffn == "gated" else phi
         self._relu = stack.activation == "relu" and stack.ffn == "plain"
         self._parts = engine.streams.parts(engine.piece // (stack.rows * stack.ffn_width))
-        shape = stack.rows, stack.ffn_width
-        self._drawn = lambda part, std: engine.streams.normal_part(part, *shape, std=std, dtype=engine.dtype)
-        self._normals: list[dict[str, Tensor]] = []
-        self._edges: list[list[GradientEdge]] = []
-        self.hidden: list[Tensor] = []
+        self._shapes = [(part.stop - part.start, stack.rows, stack.ffn_width) for part in self._parts]
+        self._normals: list[list[Array]] = []
+        self._kept: list[tuple[Tensor, list[GradientEdge]]] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
         """Return the coordinates of the MLP's output, for tokens that are given by their coordinates."""
         engine, n = self._engine, rows.shape[1]
-        self._rows, self._rows_gram = rows, product(rows, rows.mT)
+        self._rows = rows = rows[..., : self._frame.used]  # the other coordinates are zero
+        self._rows_gram = product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
-        self._gram, lower = torch.empty_like(self._rows_gram), self._lower.to(engine.dtype).contiguous()
-        for part in self._parts:
-            normals = {role: self._drawn(part, std) for role, std in self._std.items()}
-            self._normals.append(normals)
-            self.hidden.append(self._activated([product(lower[part], numbers) for numbers in normals.values()]))
-            engine.exact_gram(self.hidden[-1].detach(), self._gram[part])
-        self._hidden_lower, self._hidden_extra_sq = factor(self._gram, RIDGE[engine.dtype], _LEAST)
+        self._narrow, gram = engine.array(self._lower.to(engine.dtype).contiguous()), torch.empty_like(self._rows_gram)
+        self._gram, of_hidden, extremes = gram, engine.array(gram), []
+        for k, (part, shape) in enumerate(zip(self._parts, self._shapes, strict=True)):
+            numbers = [torch.empty(shape, dtype=engine.dtype, device=rows.device) for _ in self._std]
+            for each, std in zip(numbers, self._std.values(), strict=True):
+                engine.streams.fill_part(each, part, std)
+            self._normals.append([engine.array(each) for each in numbers])
+            hidden = self._hidden(k, engine.room(engine.dtype, shape))
+            extremes.append([torch.amax(hidden, (1, 2)), torch.amin(hidden, (1, 2))])
+            engine.exact_gram(hidden, of_hidden[part])
+        self.largest, self.least = (torch.cat(each) for each in zip(*extremes, strict=True))
+        self.hidden_sq = gram.diagonal(dim1=-2, dim2=-1)
+        self._hidden_lower, self._hidden_extra_sq = factor(gram, RIDGE[engine.dtype], _LEAST)
         self._known = self._frame.normal(n, self._std_down)
         return product(self._hidden_lower, self._known)
 
-    def _activated(self, before: list[Tensor]) -> Tensor:
+    def _hidden(self, k: int, room: Tensor) -> Tensor:
+        """Return the hidden units of a part, in the given memory or with what autograd needs of them."""
+        engine, lower = self._engine, self._narrow[self._parts[k]]
+        before = [room if self._relu else torch.empty_like(room) for _ in self._std]
+        for values, numbers in zip(before, self._normals[k], strict=True):
+            engine.multiply(lower, numbers, out=engine.array(values))
         if self._relu:
-            return self._phi(*before)
+            return torch.relu_(room)
         with torch.enable_grad():
             after: Tensor = self._phi(*(1 * values.requires_grad_() for values in before))
-        self._edges.append([get_gradient_edge(values) for values in before])
-        return after
+        self._kept.append((after, [get_gradient_edge(values) for values in before]))
+        return after.detach()
 
     def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
         """Return the loss gradient at the MLP's input rows, and the squared gradient norm of W2."""
         engine, n = self._engine, gradient.shape[1]
+        gradient = gradient[..., : self._frame.used]
         gram = product(gradient, gradient.mT)
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
-        grams = {role: torch.empty_like(gram) for role in self._std}
-        known = gram.new_empty(len(grams), *gram.shape, dtype=engine.dtype)
+        grams = gram.new_empty(len(self._std), *gram.shape)
+        known = torch.empty_like(grams, dtype=engine.dtype)
+        of_slopes, along = engine.array(grams), engine.array(known)
         for k, slopes in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
-            for of_role, (role, numbers), slope in zip(known, self._normals[k].items(), slopes, strict=True):
-                engine.exact_gram(slope, grams[role][self._parts[k]])
-                product(slope, numbers.mT, out=of_role[self._parts[k]])
-        for role, of_role in grams.items():
-            engine.gradients.put(role, self._slots[role], inner(of_role, self._rows_gram))
-        total = torch.stack([self._std[role] ** 2 * of_role for role, of_role in grams.items()]).sum(0)
+            for role, (numbers, slope) in enumerate(zip(self._normals[k], slopes, strict=True)):
+                engine.exact_gram(slope, of_slopes[role, self._parts[k]])
+                engine.multiply(engine.array(slope), numbers.swapaxes(1, 2), out=along[role, self._parts[k]])
+        for (role, slot), of_role in zip(self._slots.items(), grams, strict=True):
+            engine.gradients.put(role, slot, inner(of_role, self._rows_gram))
+        total = torch.stack([std**2 * of_role for std, of_role in zip(self._std.values(), grams, strict=True)]).sum(0)
         root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
-        overlap = product(fresh, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
-        below = product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=fresh)
-        return below, inner(gram, self._gram)
+        met = fresh[..., : self._rows.shape[2]]
+        overlap = product(met, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
+        product(share_of_rows(known.double().sum(0), overlap, self._lower), self._rows, onto=met)
+        return fresh, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
         """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
-        engine, std = self._engine, self._std_down
+        engine, array, std = self._engine, self._engine.array, self._std_down
         root, _ = factor(gram, ROOT_RIDGE)
-        fresh, overlap = [], torch.empty_like(gram)
-        for part, hidden in zip(self._parts, self.hidden, strict=True):
-            fresh.append(self._drawn(part, std))
-            overlap[part] = product(fresh[-1], hidden.detach().mT)
-        overlap = product(root, overlap + self._hidden_extra_sq.sqrt() * std * extra)
-        share = share_of_rows(product(gradient, self._known.mT), overlap, self._hidden_lower)
-        root, share = (each.to(engine.dtype).contiguous() for each in (root, share))
-        for k, part in enumerate(self._parts):
-            hidden = self.hidden[k].detach()
-            room = engine.room(engine.dtype, (2, *hidden.shape))
-            below = product(root[part], fresh[k], out=room[0])
-            below += product(share[part], hidden, out=room[1])
+        identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
+        inverse = array(torch.linalg.solve_triangular(self._hidden_lower, identity, upper=False))
+        known = array(product(gradient, self._known[..., : gradient.shape[2]].mT))
+        extra, narrow = array(self._hidden_extra_sq.sqrt() * std * extra), array(root.to(engine.dtype).contiguous())
+        root, share = array(root), array(torch.empty_like(gram, dtype=engine.dtype))
+        for k, (part, shape) in enumerate(zip(self._parts, self._shapes, strict=True)):
+            fresh, room, below, added = engine.room(engine.dtype, (4, *shape))
+            engine.streams.fill_part(fresh, part, std)
+            units = self._hidden(k, room) if self._relu else self._kept[k][0].detach()
+            numbers, hidden = array(fresh), array(units)
+            overlap = root[part] @ (numbers @ hidden.swapaxes(1, 2) + extra[part])
+            share[part] = (known[part] - overlap @ inverse[part].swapaxes(1, 2)) @ inverse[part]
+            engine.multiply(narrow[part], numbers, out=array(below))
+            engine.multiply(share[part], hidden, out=array(added))
+            below += added
             if self._relu:
-                yield [torch.ops.aten.threshold_backward.grad_input(below, hidden, 0.0, grad_input=below)]
+                yield [torch.ops.aten.threshold_backward.grad_input(below, units, 0.0, grad_input=below)]
             else:
-                yield torch.autograd.grad(self.hidden[k], self._edges[k], below)
+                yield torch.autograd.grad(*self._kept[k], below)
 
 
 class GramEngine(ConditionedEngine):
@@ -300,6 +323,9 @@ class GramEngine(ConditionedEngine):
         if reason := without_gram(stack):
             raise ValueError(reason)
         self._stack, self.width, self.piece = stack, stack.width, _PART if streams.device.type == "cpu" else sys.maxsize
+        host = streams.device.type == "cpu" and stack.rows >= LEAST_ROWS
+        self.multiply: Callable[..., Array] = np.matmul if host else torch.matmul
+        self.array: Callable[[Tensor], Array] = Tensor.numpy if host else Tensor.detach
         self._columns = iter(columns(stack))
         self.next_frame(1)
 
@@ -324,14 +350,10 @@ class GramEngine(ConditionedEngine):
         """Return the output of a layer's MLP, and record the MLP's hidden units."""
         units = Units(self, stack)
         output = self._through(units, "W2", x)
-        record.hidden(stack.ffn_width, [part.detach() for part in units.hidden])
+        record.hidden(stack.ffn_width, units.hidden_sq.sqrt(), units.largest, units.least)
         return output
 
-    def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
-        """Write the Gram matrix X Xᵀ of rows X in float64 into an output array, computed in halves.
-
-        This is twice as fast as one symmetric NumPy product.
-        """
-        room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
-        product(room[:, :half], room.mT, out=out[:, :half])
-        product(room[:, half:], room.mT, out=out[:, half:])
+    def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Array) -> None:
+        """Write the Gram matrix X Xᵀ of rows X in float64 into an output array."""
+        room = self.array(self.room(torch.float64, rows.shape).copy_(rows))
+        self.multiply(room, room.swapaxes(1, 2), out=out)

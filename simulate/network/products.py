@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 # Below, a call for each draw costs NumPy more than the product.
-_LEAST_ROWS = 8
+LEAST_ROWS = 8
 
 
 def product(
@@ -31,7 +31,7 @@ def product(
     draws, a, b = first.shape
     if onto is not None:
         return onto.baddbmm_(first, second) if first.device.type != "cpu" else onto.add_(product(first, second))
-    if first.device.type != "cpu" or min(a, b) < _LEAST_ROWS or not (_plain(first) and _plain(second)):
+    if first.device.type != "cpu" or min(a, b) < LEAST_ROWS or not (_plain(first) and _plain(second)):
         return torch.bmm(first, second, out=out)
     if out is None:
         out = torch.empty(draws, a, second.shape[2], dtype=first.dtype)

@@ -143,16 +143,14 @@ class RandomStreams:
         starts = [k + at for k in blocks for at in range(0, each, min(most, each))]
         return [slice(*ends) for ends in zip(starts, [*starts[1:], self.draws], strict=True)]
 
-    def normal_part(self, part: slice, *shape: int, std: float, dtype: torch.dtype) -> Tensor:
-        """Return independent normal random numbers for one part of the batch, as `parts` divides it.
+    def fill_part(self, numbers: Tensor, part: slice, std: float) -> None:
+        """Fill a tensor with independent normal random numbers for one part of the batch, as `parts` divides it.
 
-        They are N(0, std²), of shape (draws, *shape).
+        They are N(0, std²); the tensor is contiguous, of shape (draws, ...).
         """
-        numbers = torch.empty(part.stop - part.start, *shape, dtype=dtype, device=self.device)
         first = part.start // self._each
-        for k, chunk in enumerate(numbers.split(self._each)):
+        for k, chunk in enumerate((numbers,) if len(numbers) <= self._each else numbers.split(self._each)):
             chunk.normal_(0.0, std, generator=self._generators[first + k])
-        return numbers
 
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
         """Return numbers for every block from a buffer sampled ahead, (blocks, numbers), or None without a buffer."""

@@ -86,14 +86,13 @@ class Record:
             self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
         self._later.clear()
 
-    def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
+    def hidden(self, width: int, norms: Float[Tensor, "draws tokens"], largest: Tensor, least: Tensor) -> None:
         """Record the mean square and the largest square of the next layer's hidden units.
 
-        The units are given in parts of the draws.
+        Given are their norms ‖h_i‖, and the largest and the least one of every random network.
         """
-        self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
-        self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
-        largest, least = (torch.cat([size(part, (1, 2)) for part in hidden]) for size in (torch.amax, torch.amin))
+        self.hidden_norm = norms
+        self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, norms)
         self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
 
     def network(self, name: str, value: Tensor) -> None:

@@ -210,7 +210,8 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     if isinstance(engine, GramEngine):
         return engine.feed_forward(stack, record, x)
     hidden = _units(stack, engine, x)
-    record.hidden(stack.ffn_width, [hidden.detach()])
+    extremes = (size(hidden.detach(), (1, 2)) for size in (torch.amax, torch.amin))
+    record.hidden(stack.ffn_width, torch.linalg.vector_norm(hidden.detach(), dim=-1), *extremes)
     return apply_weight(stack, engine, "W2", hidden)
 
 
