@@ -20,15 +20,13 @@ from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
+from theory.first_step.batch_step import seconds_of
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
 _DIFFER = "tokens that all differ"
 _TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
 
 _ENDS = ", first / last layer"
-
-# Seconds of the critical rates of one network, at most.
-_RATE_SECONDS = 2.0
 
 
 def compare_steps(
@@ -56,8 +54,8 @@ def compare_steps(
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
-    seconds = _RATE_SECONDS * len(each) * (not is_list)
-    seconds += sum(quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
+    seconds = sum(quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
+    seconds += len(RATES) * sum(map(seconds_of, stacks)) * (not is_list)
     of_text = _TEXTS.get(asked.text, f"text {asked.text}")
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
@@ -110,8 +108,7 @@ def _tables(
         parts = (change.partition("=") for change in changes)
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, _, value in parts)
         lines += [
-            "", "The critical rates above are quick estimates, not compared with samples. Finer ones of the changed",
-            "network, which can be far lower: replace --compare by",
+            "", "The error of these critical rates, and a warm-up: replace --compare by",
             f"  {flags}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
@@ -156,7 +153,7 @@ def _step(
         return numbers, ""
     if asked.text is None or law_of(stack, asked.text) is None:
         return numbers, "critical rates, which require a text: --text english"
-    critical = critical_rates(stack, asked.text, result)
+    critical = critical_rates(stack, asked.text, result, fine=True)
     if "no_rule" in critical:
         return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', critical['no_rule'])}"
     return numbers | {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}, ""

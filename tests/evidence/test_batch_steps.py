@@ -34,12 +34,15 @@ pytestmark = [
 ]
 
 VOCAB, TOKENS = 2048, 32
+KINDS = "untied", "tied"
 DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 32: 2, 48: 1, 64: 1, 128: 1}
 
 
-def listed(widths: tuple[int, ...], depths: tuple[int, ...], sequences: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Twenty networks, as width, depth, embeddings, sequences and optimizer."""
-    networks = list(itertools.product(widths, depths, ("untied", "tied")))
+def listed(
+    widths: tuple[int, ...], depths: tuple[int, ...], sequences: tuple[int, ...], kinds: tuple[str, ...] = KINDS
+) -> list[tuple[Any, ...]]:
+    """Twenty networks, as width, depth, kind, sequences and optimizer."""
+    networks = list(itertools.product(widths, depths, kinds))
     return [(*networks[k % 8], sequences[k % 3], ("sgd", "adam", "muon")[(k + k // 3) % 3]) for k in range(20)]
 
 
@@ -50,6 +53,10 @@ OTHERS = listed((192, 320), (3, 8), (4, 32, 128))
 ALONE = [(*case[:3], 1, case[4]) for case in OTHERS[:8]]
 # Ten others, fixed after frequent words were given a position of their own, and before any was drawn.
 REPEATED = listed((384, 448), (4, 5), (2, 8, 48))[5:15]
+# Ten of one or two sequences, fixed after theory took the mean over eight batches, and before any was drawn.
+FEW = listed((256, 384), (3, 7), (1, 2, 2))[:10]
+# Twenty gated networks with embeddings of size 1 and of size 0.02, fixed before any was drawn.
+GATED = listed((256, 512), (2, 6), (1, 16, 64), ("gated", "llama"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -78,16 +85,22 @@ def words() -> np.ndarray:
     return np.array([ids[word] for word in text if word in ids])
 
 
-def stack(width: int, depth: int, embeddings: str) -> Stack:
-    """A causal Pre-LN network with GELU units, its embeddings tied as GPT-2 has them."""
+def stack(width: int, depth: int, kind: str) -> Stack:
+    """A causal Pre-LN network with GELU units, tied as GPT-2, or with gated units, RMSNorm and rotary positions.
+
+    "llama" has the initialization of Llama: a standard deviation of 0.02 for all matrices, embeddings included.
+    """
     fields: dict[str, Any] = {
         "width": width, "depth": depth, "tokens": TOKENS, "vocab": VOCAB, "heads": width // 64, "mask": "causal",
         "placement": "pre", "output_projection": "random", "activation": "gelu", "ffn_ratio": 4.0,
     }  # fmt: skip
-    if embeddings == "untied":
+    if kind in ("gated", "llama"):
+        gated = {"ffn": "gated", "activation": "silu", "ffn_ratio": 2.5, "normalization": "rms", "rotary": 1.0}
+        fields |= gated
+    if kind in ("untied", "gated"):
         return Stack(**fields, query_key_scale=1.0, init_std=width**-0.5)
     scale = 0.02 * width**0.5
-    fields |= {"embeddings": "tied", "depth_scaling": "depth", "embedding_scale": 0.02}
+    fields |= {"embedding_scale": 0.02} | ({"embeddings": "tied", "depth_scaling": "depth"} if kind == "tied" else {})
     return Stack(**fields, query_key_scale=scale, output_scale=scale, init_std=0.02)
 
 
@@ -100,7 +113,9 @@ def problem(network: Stack, sequences: int, seed: int) -> Problem:
     if network.embeddings == "tied":
         none = torch.zeros(1, TOKENS, network.width)
         return Problem(model, loss, [({"x": none, "words": row[:-1]}, row[1:]) for row in windows])
-    table = torch.randn(VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20))
+    table = network.embedding_scale * torch.randn(
+        VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20)
+    )
     pieces = windows.split(8)
     return Problem(model, loss, [({"x": table[piece[:, :-1]]}, piece[:, 1:].flatten()) for piece in pieces])
 
@@ -120,9 +135,9 @@ def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return steps
 
 
-def beside(width: int, depth: int, embeddings: str, sequences: int, optimizer: Any, first: int = 0) -> dict[str, Any]:
+def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, first: int = 0) -> dict[str, Any]:
     """Theory, and the means over networks."""
-    network = stack(width, depth, embeddings)
+    network = stack(width, depth, kind)
     law = TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
     step = batch_steps(network, [optimizer], sequences, law)[optimizer]
     step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})) or 1.0)
@@ -153,7 +168,7 @@ def test_batch_steps(kept_folder):
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
-        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000))
+        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000), (GATED, 3000), (FEW, 4000))
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)
