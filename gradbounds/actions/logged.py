@@ -20,11 +20,14 @@ from gradbounds.actions.first_line import (
     first_line,
     largest_loss_deviation,
     measured_batch,
+    repeats_of_norm,
     scale_of_batch,
     spread_of_texts,
     text_lines,
+    times_of_repeats,
 )
 from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
 from gradbounds.budget import Budget, each_once
@@ -52,10 +55,10 @@ USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 
 Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
-# The largest number of texts that are tried.
-_MOST_TEXTS = 6
-# The logarithm of a ratio of norms below which the search for a text ends.
-_CLOSE = 0.02
+# The largest number of texts that are tried, and the distance in standard deviations at which their search ends.
+_MOST_TEXTS, _CLOSE = 4, 0.5
+# The factor by which the estimate of a text's norm may be wrong; 1.06 was measured.
+_OF_ESTIMATE = 1.25
 
 # The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
@@ -68,6 +71,8 @@ _OF_EPSILON = 0.002
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Usual loss scales of half precision, and usual weights of auxiliary losses.
+_LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
 MOST_CAUSES = 3
 """The largest number of printed causes."""
 
@@ -139,7 +144,7 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     error: float = 0.0
     _spent: float = 0.0
-    _pace: float | None = None  # measured seconds for an estimated one
+    pace: float | None = None  # measured seconds for an estimated one
     _is_known: bool = False  # whether other networks were predicted before
     _coarse: Coarse = False
     _correction: float = 1.0  # the network's own norm over its norm with coarse groups
@@ -155,7 +160,7 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self._pace, coarse=self._coarse)
+        scale = scale_of_batch(stack, law, self.patterns, left, self.pace, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
@@ -187,7 +192,7 @@ class _Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         self.error = self._error()
         line = self.line(self.stack, notes, self.law)
-        self._pace = self._pace or (
+        self.pace = self.pace or (
             measured_batch(self.stack, self.law, self.patterns).seconds
             / cost_of_batch(self.stack, self.law, self.patterns)[0].seconds
         )
@@ -230,12 +235,26 @@ class _Theory:
         is_known = is_read_out and self._coarse and self.seconds(stack) and stack.output_scale <= LARGEST_SCALE
         return line if is_known and not Cause("", line).explains(logged) else None
 
+    def may_be_of_text(self, healthy: Cause, logged: LogLine) -> bool:
+        """Return whether a usual text may explain a log, by an estimate of the norms of the most extreme texts.
+
+        Against distinct tokens, a text multiplies the norm by at least 1, and by at most the root of the batch's tokens.
+        """
+        off, line = healthy.offs(logged)[0], healthy.line
+        low, high = 1.0, (self.batch * self.stack.tokens) ** 0.5
+        if self.law is not None:
+            ends = (repeats / self.law.across for repeats in _usual_repeats(self.stack.vocab))
+            low, high = (times_of_repeats(self.stack, line, times) for times in ends)
+        ratio = (logged.norm or line.norm) / line.norm
+        wide = _OF_ESTIMATE * math.exp(_BEYOND * line.norm_deviation / line.norm)
+        return abs(off) <= _BEYOND * max(1.0, high) and low / wide <= ratio <= high * wide
+
     def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
         left = [other for _, other, _, line in others if line is None]
         seconds = 0.0 if self._is_known else min(sum(map(self.seconds, left)), self.budget.seconds)
-        with shown(f"predicting the first step of {len(left)} other networks", (self._pace or 1.0) * seconds):
+        with shown(f"predicting the first step of {len(left)} other networks", (self.pace or 1.0) * seconds):
             for words, other, notes, line in others:
                 try:
                     yield Cause(words, line or self.line(other, notes, self.law))
@@ -365,10 +384,11 @@ def _judged(
         return _Verdict(None, trained, causes)
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
-    if known is not None:
-        start = {} if theory.law is None else {_exponent(theory.law.across, stack.vocab): healthy.line}
+    if known is not None and theory.may_be_of_text(healthy, printed):
+        start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
-            texts = _of_text(stack.vocab, start, lambda law: theory.line(stack, notes, law), printed)
+            with shown("predicting the first step for other texts", (theory.pace or 1.0) * theory.seconds(stack)):
+                texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others
@@ -427,46 +447,44 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
 
 
 def _of_text(
-    words: int, known: Mapping[float, FirstLine], predicted: Callable[[TextLaw], FirstLine], logged: LogLine
+    stack: Stack, start: tuple[float, FirstLine] | None, predicted: Callable[[TextLaw], FirstLine], logged: LogLine
 ) -> list[Cause]:
     """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
-    The norm grows with the exponent, so that a norm outside the range of the two extreme exponents fits no text. The
-    list is empty if no text explains the log.
+    The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
+    text. The list is empty if no text explains the log.
 
     Args:
-        words: size of the vocabulary.
-        known: predicted first lines by Zipf's exponent.
+        stack: the network.
+        start: probability that two tokens are equal and first line of a predicted text; None if there is none.
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
     """
-    _, least, most = next(row for row in USUAL_REPEATS if words >= row[0])
-    low, high = (_exponent(repeats, words) for repeats in (least, most))
-    lines = {exponent: line for exponent, line in known.items() if low <= exponent <= high}
-    norm = math.inf if logged.norm is None else logged.norm
-    nearest: list[Cause] = []
+    least, most = _usual_repeats(stack.vocab)
+    norm, nearest, tried = logged.norm or math.inf, list[Cause](), set[float]()
     for _ in range(_MOST_TEXTS):
-        below = max((exponent for exponent, line in lines.items() if line.norm <= norm), default=low)
-        above = min((exponent for exponent, line in lines.items() if line.norm > norm), default=high)
-        exponent = next((end for end in (above, below) if end not in lines), None)
-        if exponent is None:
-            if below >= above or not lines[below].norm <= norm < lines[above].norm:
-                break
-            share = math.log(norm / lines[below].norm) / math.log(lines[above].norm / lines[below].norm)
-            exponent = below + share * (above - below)
-        law = TextLaw.zipf(exponent, words)
-        line = lines[exponent] = predicted(law)
+        wanted = start[0] * repeats_of_norm(stack, start[1], norm) if start else (least * most) ** 0.5
+        exponent = round(_exponent(min(max(wanted, least), most), stack.vocab), 3)
+        if exponent in tried:
+            break
+        tried.add(exponent)
+        law = TextLaw.zipf(exponent, stack.vocab)
+        start = law.across, predicted(law)
         words_of_cause = (
             f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
-            f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
+            f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, stack.vocab)})"
         )
-        cause = Cause(words_of_cause, line)
+        cause = Cause(words_of_cause, start[1])
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
-        is_close = nearest and abs(math.log(norm / nearest[0].line.norm)) <= _CLOSE
-        if is_close or abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > _BEYOND:
             break
     return nearest
+
+
+def _usual_repeats(vocab: int) -> tuple[float, float]:
+    """Return the smallest and the largest probability that two tokens of a usual text are equal."""
+    return next((least, most) for size, least, most in USUAL_REPEATS if vocab >= size)
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:
@@ -535,16 +553,27 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
         yield Cause("the loss is a mean, but the gradient is a sum", times(1.0 / positions, 1.0))
         yield Cause("the loss is a sum, but the gradient is a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
-    ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
+    losses = {name: value for name, value in printed.apart.items() if not plain(name).endswith("scale")}
+    scales = [value for name, value in printed.apart.items() if name not in losses and value > 1] or _LOSS_SCALES
+    ways = (
+        (1, "added up over {:.0f} accumulation steps or devices", divisors),
+        (-1, "divided once too often, by {:.0f}", divisors),
+        (1, "multiplied by the loss scale {:.0f} of half precision", scales),
+    )
     parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))
-    for (power, way), (part, of_loss, of_norm) in itertools.product(ways, parts):
+    for (power, way, numbers), (part, of_loss, of_norm) in itertools.product(ways, parts):
         value, theory = (printed.loss, line.loss) if of_loss else (printed.norm, line.norm)
-        if divisors and value is not None and not (printed.norm is None and of_norm):
+        if numbers and value is not None and not (printed.norm is None and of_norm):
             wanted = power * math.log(value / theory)
-            k = float(min(divisors, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
-            yield Cause(
-                f"{part} {way.format(int(k))}", times(k ** (power * of_loss), k ** (power * of_norm)), len(divisors)
-            )
+            k = float(min(numbers, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
+            yield Cause(f"{part} {way.format(k)}", times(k ** (power * of_loss), k ** (power * of_norm)), len(numbers))
+    if losses and printed.loss is not None:
+        more, total = printed.loss - line.loss, sum(losses.values())
+        weight = min(_WEIGHTS, key=lambda weight: abs(weight * total - more))
+        yield Cause(
+            f"the loss contains {weight:g} times the auxiliary losses of the log ({', '.join(losses)})",
+            replace(line, loss=line.loss + weight * total), len(_WEIGHTS),
+        )  # fmt: skip
     if printed.norm is None:
         return
     if "square" not in read.settled:
