@@ -56,12 +56,13 @@ class LogLine:
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
         """
-        words = [
-            "no step number" if self.step is None else f"at step {self.step}",
-            *[f"after {self.skipped} skipped step{'s' * (self.skipped > 1)}"] * (self.skipped > 0),
-            *["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits,
-        ]
-        return ", ".join(words)
+        return ", ".join(
+            [
+                "no step number" if self.step is None else f"at step {self.step}",
+                *[f"after {self.skipped} skipped step{'s' * (self.skipped > 1)}"] * (self.skipped > 0),
+                *["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits,
+            ]
+        )
 
 
 def read_log(path: str | Path) -> LogLine:
@@ -77,8 +78,10 @@ def read_log(path: str | Path) -> LogLine:
     line = first_record(path)
     for name, value in (("loss", line.loss), ("norm", line.norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
-            at = "" if line.step is None else f" at step {line.step}"
-            raise ValueError(f"logged must have positive finite numbers, got {name} {value:g}{at} in {str(path)!r}.")
+            raise ValueError(
+                f"logged must have positive finite numbers, got {name} {value:g}"
+                f"{'' if line.step is None else f' at step {line.step}'} in {str(path)!r}."
+            )
     if not line.is_first:
         mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
         raise ValueError(
@@ -108,14 +111,11 @@ def first_record(path: str | Path) -> LogLine:
         if first is not None:  # a later step, which is followed by its like after as many as it has before
             if line.loss is None:
                 continue
-            every, is_near = first.step or 1, abs(line.loss - (first.loss or 0.0)) < _SAME * line.loss
-            steps = every if step == 2 * every else 1
-            is_evaluated = (
-                (first.step, first.norm, step) == (0, None, 1) and 0 < (line.norm or 0) < math.inf and is_near
-            )
-            first = (
-                replace(line, parameters=line.parameters or parameters) if is_evaluated else replace(first, steps=steps)
-            )
+            every = first.step or 1
+            if (first.step, first.norm, step) == (0, None, 1) and 0 < (line.norm or 0.0) < math.inf:
+                # Step 0 was an evaluation, unless an update changed the loss.
+                first = line if abs(line.loss - (first.loss or 0.0)) < _SAME * line.loss else first
+            first = replace(first, steps=every if step == 2 * every else 1)
             break
         for name in _SKIPPED:
             if name in numbers and math.isfinite(numbers[name]):
@@ -127,8 +127,8 @@ def first_record(path: str | Path) -> LogLine:
         if line.loss is None:
             alone = alone or (line if line.norm is not None or line.parameters else None)
         elif line.norm is None or 0 < line.norm < math.inf or not math.isfinite(line.loss):
-            kept = line if idle is None or math.isfinite(line.loss) else idle
-            first = replace(kept, parameters=parameters, skipped=int(max(skipped.values())))
+            first = line if idle is None or math.isfinite(line.loss) else idle
+            first = replace(first, parameters=parameters, skipped=int(max(skipped.values())))
             if first.is_first and not (step == 0 and first.norm is None):
                 break
         else:

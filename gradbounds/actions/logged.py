@@ -50,15 +50,15 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 # The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each.
 _BEYOND = 2.58
 
-USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
-"""Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
-
-Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
-"""
-# The largest number of texts that are tried, and the distance in standard deviations at which their search ends.
-_MOST_TEXTS, _CLOSE = 4, 0.5
-# The factor by which the estimate of a text's norm may be wrong; 1.06 was measured.
-_OF_ESTIMATE = 1.25
+# Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
+#
+# Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
+_USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
+# The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
+# difference of Zipf's exponents below which two texts count as one.
+_MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
+# The relative error of the estimated norm of a text, as a standard deviation; 0.05 was the largest.
+_OF_ESTIMATE = 0.1
 
 # The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
@@ -81,16 +81,7 @@ _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
-_FINE, _NO_CAUSE = (
-    ["Step 1 is as predicted."],
-    [
-        "Tested: sums, padding, tying, other initializations, clipping, squares and units (docs/training_logs.md).",
-        "Next: log the norms of single matrices in the same file, give --text FILE, or gradbounds probe your module.",
-    ],
-)
-_ALONE = [
-    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
-]
+_FINE = "Step 1 is as predicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,20 +226,6 @@ class _Theory:
         is_known = is_read_out and self._coarse and self.seconds(stack) and stack.output_scale <= LARGEST_SCALE
         return line if is_known and not Cause("", line).explains(logged) else None
 
-    def may_be_of_text(self, healthy: Cause, logged: LogLine) -> bool:
-        """Return whether a usual text may explain a log, by an estimate of the norms of the most extreme texts.
-
-        Against distinct tokens, a text multiplies the norm by at least 1, and by at most the root of the batch's tokens.
-        """
-        off, line = healthy.offs(logged)[0], healthy.line
-        low, high = 1.0, (self.batch * self.stack.tokens) ** 0.5
-        if self.law is not None:
-            ends = (repeats / self.law.across for repeats in _usual_repeats(self.stack.vocab))
-            low, high = (times_of_repeats(self.stack, line, times) for times in ends)
-        ratio = (logged.norm or line.norm) / line.norm
-        wide = _OF_ESTIMATE * math.exp(_BEYOND * line.norm_deviation / line.norm)
-        return abs(off) <= _BEYOND * max(1.0, high) and low / wide <= ratio <= high * wide
-
     def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
@@ -304,7 +281,8 @@ def predict_logged(
         f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
-        *[f"+- includes {theory.error:.0%} for coarse groups of tokens or few attention heads."] * (theory.error > 0),
+        *[f"+- includes {theory.error:.0%} for a faster approximation: coarse groups of tokens or few attention heads."]
+        * (theory.error > 0),
         "", *verdict.lines, *layer_lines(layers, unmatched), *note_lines(notes),
     ]  # fmt: skip
     values = {
@@ -369,10 +347,11 @@ def _judged(
     """
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
-        return _Verdict(None, _ALONE)
+        alone = "The log has no loss and no gradient norm of step 1."
+        return _Verdict(None, [f"{alone} Only the norms of single matrices are compared with theory."])
     if healthy.explains(printed):
-        far = far_lines(layers, _healthy_text(printed))
-        return _Verdict(not far, far or _FINE)
+        far = far_lines(layers, _FINE)
+        return _Verdict(not far, far or [f"{_FINE}."])
     missing: list[str] = []
     causes = [*_matrix_causes(healthy.line, layers, read), *_logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
@@ -384,7 +363,7 @@ def _judged(
         return _Verdict(None, trained, causes)
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
-    if known is not None and theory.may_be_of_text(healthy, printed):
+    if known is not None:
         start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
             with shown("predicting the first step for other texts", (theory.pace or 1.0) * theory.seconds(stack)):
@@ -397,8 +376,10 @@ def _judged(
             texts = [] if far else texts
     causes += theory.others(given, printed, missing)
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
-    off = healthy.offs(printed)[0]
-    is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
+    off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
+    # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
+    is_near = abs(off) <= _BEYOND and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
+    is_missing = _ANOTHER_TEXT in missing and is_near
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
         doubts += ["because the log does not state its step, and later steps have a smaller loss"]
@@ -412,17 +393,20 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     """State which numbers are off, and which causes explain them."""
     verdict = f"undecided {' and '.join(doubts)}" if doubts else "not as predicted"
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
-    near = [cause for cause in ranked if cause.explains(printed)]
+    near, tested = [cause for cause in ranked if cause.explains(printed)], sum(cause.tried for cause in ranked)
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains these numbers.", *_NO_CAUSE]
-    lines += [
-        f"Causes that explain these numbers ({sum(cause.tried for cause in ranked)} tested; "
-        "texts first, then the nearest):"
-    ]
+        return [
+            *lines, f"None of {tested} tested causes explains these numbers.",
+            "Tested: sums instead of means, a padded vocabulary, tied embeddings, other initializations, clipped or "
+            "squared norms, loss scales and other units (docs/training_logs.md).",
+            "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
+            "gradbounds probe.",
+        ]  # fmt: skip
+    lines += [f"Causes that explain these numbers ({tested} tested; a text is first, then the nearest):"]
     return lines + [
-        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
-        f"{cause.line.loss / healthy.line.loss:.3g} and {cause.line.norm / healthy.line.norm:.3g} times the prediction"
-        + f"; the nearest of {cause.tried} tested numbers"
+        f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
+        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times)"
+        + f"; the nearest of {cause.tried} tested values"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
     ]
@@ -460,14 +444,23 @@ def _of_text(
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
     """
-    least, most = _usual_repeats(stack.vocab)
-    norm, nearest, tried = logged.norm or math.inf, list[Cause](), set[float]()
+    _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
+    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
     for _ in range(_MOST_TEXTS):
-        wanted = start[0] * repeats_of_norm(stack, start[1], norm) if start else (least * most) ** 0.5
-        exponent = round(_exponent(min(max(wanted, least), most), stack.vocab), 3)
-        if exponent in tried:
+        wanted, guess = (least * most) ** 0.5, None
+        if start is not None:
+            kappa, line = start
+            wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
+            guess = _times(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
+            guess = replace(guess, norm_deviation=guess.norm_deviation + _OF_ESTIMATE * guess.norm)
+        exponent = _exponent(wanted, stack.vocab)
+        if (
+            any(abs(exponent - other) < _SAME for other in tried)
+            or guess is not None
+            and not Cause("", guess).explains(logged)
+        ):
             break
-        tried.add(exponent)
+        tried.append(exponent)
         law = TextLaw.zipf(exponent, stack.vocab)
         start = law.across, predicted(law)
         words_of_cause = (
@@ -480,11 +473,6 @@ def _of_text(
         if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > _BEYOND:
             break
     return nearest
-
-
-def _usual_repeats(vocab: int) -> tuple[float, float]:
-    """Return the smallest and the largest probability that two tokens of a usual text are equal."""
-    return next((least, most) for size, least, most in USUAL_REPEATS if vocab >= size)
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:
@@ -503,11 +491,6 @@ def _exponent(repeats: float, words: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
     return low
-
-
-def _healthy_text(printed: LogLine) -> str:
-    alone = "The loss" if printed.norm is None else "The norm" if printed.loss is None else ""
-    return f"{alone or 'Loss and norm'} of step 1 {'is' if alone else 'are'} as predicted"
 
 
 def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
@@ -536,8 +519,7 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
     """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
     times = partial(_times, line)
-    vocabularies = {-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}
-    for vocab in sorted(vocabularies):
+    for vocab in sorted({-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}):
         yield Cause(
             f"the vocabulary is padded to {vocab}", replace(line, loss=line.loss + math.log(vocab / stack.vocab))
         )

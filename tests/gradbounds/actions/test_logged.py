@@ -214,7 +214,7 @@ def test_at_most_three_causes_are_printed(tmp_path, healthy):
     said = str(judged(tmp_path, healthy.loss, 2 * healthy.norm))
     causes = [line for line in said.splitlines() if line.startswith("  ") and " times the prediction" in line]
     assert 1 <= len(causes) <= 3
-    assert re.search(r"Causes that explain these numbers \(\d+ tested; texts first, then the nearest\):", said)
+    assert re.search(r"Causes that explain these numbers \(\d+ tested; a text is first, then the nearest\):", said)
 
 
 def test_planted_norms(tmp_path, healthy):
