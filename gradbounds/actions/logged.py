@@ -81,7 +81,10 @@ _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
-_FINE = "Step 1 is as predicted"
+_FINE, _ALONE = (
+    "Step 1 is as predicted",
+    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +350,7 @@ def _judged(
     """
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
-        alone = "The log has no loss and no gradient norm of step 1."
-        return _Verdict(None, [f"{alone} Only the norms of single matrices are compared with theory."])
+        return _Verdict(None, [_ALONE])
     if healthy.explains(printed):
         far = far_lines(layers, _FINE)
         return _Verdict(not far, far or [f"{_FINE}."])
@@ -378,8 +380,11 @@ def _judged(
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
-    is_near = abs(off) <= _BEYOND and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
-    is_missing = _ANOTHER_TEXT in missing and is_near
+    is_missing = (
+        _ANOTHER_TEXT in missing
+        and abs(off) <= _BEYOND
+        and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
+    )
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
         doubts += ["because the log does not state its step, and later steps have a smaller loss"]
