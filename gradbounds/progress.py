@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -137,11 +137,12 @@ def quietly() -> Iterator[None]:
         _silent.reset(before)
 
 
-def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Display a running task on a terminal; for a long task, also print the expected duration."""
-    if _silent.get():
-        return nullcontext()
-    return estimated(what, seconds) if seconds > LONG else working(what)
+@contextmanager
+def shown(what: str, seconds: float) -> Iterator[None]:
+    """Display a running task on a terminal, without the tasks inside it; for a long one, print the expected time."""
+    display = nullcontext() if _silent.get() else estimated(what, seconds) if seconds > LONG else working(what)
+    with display, quietly():
+        yield
 
 
 def words(now: "Progress") -> str:

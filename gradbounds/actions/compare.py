@@ -14,7 +14,7 @@ from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import first_over_last, role
 from gradbounds.plain_text import table_lines
-from gradbounds.progress import quietly, shown
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -62,7 +62,7 @@ def compare_steps(
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
-    with shown(f"comparing {len(each)} networks", seconds), by_estimates(), quietly():
+    with shown(f"comparing {len(each)} networks", seconds), by_estimates():
         steps = [_step(variant, sequences, of, limits, rates=not is_list) for variant in each.values()]
     (before, why), *others = steps
     if not before and not any(numbers for numbers, _ in others):

@@ -87,13 +87,18 @@ def first_line(
     deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
     shares = _of_networks(scale, batch, alike=None if law is not None else _alike(scale.stack))
     shares += [error / norm if norm else 0.0]
-    of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
+    of_tied = _OF_TIED_GATED if scale.stack.ffn == "gated" else _OF_TIED
+    # Of the norm that two sequences share, over networks.
+    of_shared = [(of_tied if scale.stack.embeddings == "tied" else _OF_LABELS) * scale.stack.width**-0.5]
     if law is not None:
         repeats = _deviation_of_repeats(law, batch, scale.stack.tokens)
         of_shared += [_power(scale.stack) * part for part in (repeats, 0.5 * spread)]
         shares += [_OF_GATED_TEXT] if scale.stack.ffn == "gated" else []
         shares += [_OF_EXPERT_TEXT] if scale.stack.experts else []
-    shared = _shared(scale, batch)
+    common, whole = (
+        sum(float(np.nansum(part)) for part in parts.values()) for parts in (scale.product, scale.grad_sq(batch))
+    )
+    shared = min(1.0, common / whole) if whole else 0.0
     shares += [shared * share for share in of_shared]
     return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), shared, bound)
 
@@ -197,10 +202,21 @@ def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[flo
     if text not in KINDS:
         return None
     law = token_law(text, stack.vocab)
-    squares = [
-        1.0 + line.shared * ((kappa / law.kappa) ** _power(stack) - 1.0) for kappa in law.kappa_of_texts.values()
-    ]
-    return (line.norm * min(squares) ** 0.5, line.norm * max(squares) ** 0.5) if len(squares) > 1 else None
+    norms = [line.norm * times_of_repeats(stack, line, kappa / law.kappa) for kappa in law.kappa_of_texts.values()]
+    return (min(norms), max(norms)) if len(norms) > 1 else None
+
+
+def times_of_repeats(stack: Stack, line: FirstLine, times: float) -> float:
+    """Estimate the factor of the gradient norm for a text in which two tokens are `times` as likely to be equal.
+
+    In GPT-2 and Llama 3 8B it is within 6% of predictions, from the smallest to the largest usual probability.
+    """
+    return float((1.0 + line.shared * (times ** _power(stack) - 1.0)) ** 0.5)
+
+
+def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
+    """Estimate how many times as likely two tokens are equal in a text with this norm; the norm grows with it."""
+    return float(max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0)) ** (1.0 / _power(stack)))
 
 
 def _power(stack: Stack) -> int:
@@ -281,18 +297,6 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     """Describe in words the time and the memory that a prediction takes."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
-
-
-def _shared(scale: NoiseScale, batch: int) -> float:
-    """Return the share of a batch's squared matrix gradients that is common to two sequences."""
-    shared = sum(float(np.nansum(part)) for part in scale.product.values())
-    whole = sum(float(np.nansum(part)) for part in scale.grad_sq(batch).values())
-    return min(1.0, shared / whole) if whole else 0.0
-
-
-def _of_width(stack: Stack) -> float:
-    """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
-    return (_OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED) if stack.embeddings == "tied" else _OF_LABELS
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:

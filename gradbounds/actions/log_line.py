@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradbounds.actions.log_names import PARAMETER, bare, losses, norms, plain, step_of, unwrapped
+from gradbounds.actions.log_names import APART, PARAMETER, bare, losses, norms, plain, step_of, unwrapped
 from gradbounds.actions.log_records import log_records
 
 # Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
@@ -15,6 +15,8 @@ _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 _OF_RUN = "train_runtime"
 # The allowed rounding error of the logarithm of a logged perplexity.
 _NEAR = 0.005
+# The relative difference of two losses below which an update between them is too small to change the gradient norm.
+_SAME = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class LogLine:
         steps: number of steps that the loss is averaged over, inferred from the first two logged step numbers.
         skipped: number of earlier steps that were skipped after an overflow.
         is_of_bits: whether the log states the loss in bits, as its perplexity shows.
+        apart: auxiliary losses and the loss scale by name.
     """
 
     loss: float | None
@@ -40,6 +43,7 @@ class LogLine:
     steps: int = 1
     skipped: int = 0
     is_of_bits: bool = False
+    apart: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_first(self) -> bool:
@@ -52,12 +56,13 @@ class LogLine:
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
         """
-        words = [
-            "of no step that the log states" if self.step is None else f"at step {self.step}",
-            *[f"after {self.skipped} skipped steps"] * (self.skipped > 0),
-            *["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits,
-        ]
-        return ", ".join(words)
+        return ", ".join(
+            [
+                "no step number" if self.step is None else f"at step {self.step}",
+                *[f"after {self.skipped} skipped step{'s' * (self.skipped > 1)}"] * (self.skipped > 0),
+                *["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits,
+            ]
+        )
 
 
 def read_log(path: str | Path) -> LogLine:
@@ -73,7 +78,10 @@ def read_log(path: str | Path) -> LogLine:
     line = first_record(path)
     for name, value in (("loss", line.loss), ("norm", line.norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"logged must contain positive finite numbers, got {name} {value:g} in {str(path)!r}.")
+            raise ValueError(
+                f"logged must have positive finite numbers, got {name} {value:g}"
+                f"{'' if line.step is None else f' at step {line.step}'} in {str(path)!r}."
+            )
     if not line.is_first:
         mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
         raise ValueError(
@@ -104,6 +112,9 @@ def first_record(path: str | Path) -> LogLine:
             if line.loss is None:
                 continue
             every = first.step or 1
+            if (first.step, first.norm, step) == (0, None, 1) and 0 < (line.norm or 0.0) < math.inf:
+                # Step 0 was an evaluation, unless an update changed the loss.
+                first = line if abs(line.loss - (first.loss or 0.0)) < _SAME * line.loss else first
             first = replace(first, steps=every if step == 2 * every else 1)
             break
         for name in _SKIPPED:
@@ -116,8 +127,9 @@ def first_record(path: str | Path) -> LogLine:
         if line.loss is None:
             alone = alone or (line if line.norm is not None or line.parameters else None)
         elif line.norm is None or 0 < line.norm < math.inf or not math.isfinite(line.loss):
-            first = replace(line, parameters=parameters, skipped=int(max(skipped.values())))
-            if first.is_first:
+            first = line if idle is None or math.isfinite(line.loss) else idle
+            first = replace(first, parameters=parameters, skipped=int(max(skipped.values())))
+            if first.is_first and not (step == 0 and first.norm is None):
                 break
         else:
             idle = idle or line
@@ -147,6 +159,7 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
         nats if is_of_bits else loss, norm, None if step is None else int(step),
         {unwrapped(name): value for name, value in numbers.items() if PARAMETER.search(name)},
         next((name for name in of_norm if name != bare(name)), ""), is_of_bits=is_of_bits,
+        apart={name: value for name, value in numbers.items() if APART.search(plain(name)) and 0 < value < math.inf},
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ PARAMETER = re.compile(
     r"|\.(?:weight|bias)\b", re.IGNORECASE,
 )  # fmt: skip
 """The part of a name that shows a parameter: the number of its layer, or an ending such as ".weight"."""
+APART = re.compile(r"(?:(?:\baux\w*|balanc\w*|\brouter|\bz) ?loss|\bloss scale)$")
+"""The end of a name, in the form of `plain`, that shows an auxiliary loss or the loss scale."""
 # Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls.
 _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",

@@ -16,13 +16,14 @@ from gradbounds.actions.log_names import PARAMETER, is_clipped, is_squared, loss
 _MOST = 2**20  # characters that are read of a log, of which the first step is wanted
 _MOST_FILES = 2000
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search.
 _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
 )  # fmt: skip
 # Last words of names whose meaning depends on the words before, as in `weight norm`.
-_SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
+_SEVERAL = {"loss", "norm", "scale", "step", "steps", "iteration", "iter", "it", "s"}
 # The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`.
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
@@ -238,7 +239,7 @@ def _of_words(line: str) -> dict[str, float]:
     if _OVERFLOW.search(line):
         return {"overflow": 1.0}
     record: dict[str, float] = {}
-    for name, between, number in _PAIR.findall(_COST.sub("loss ", line)):
+    for name, between, number in _PAIR.findall(_COST.sub("loss ", _joined(line))):
         known = [*losses([name]), *losses([name], of_validation=True), *norms([name])]
         last = re.split("[ -]", name)[-1]
         if not (known or last.lower() in _SEVERAL or "skipped" in name or PARAMETER.search(name)):
@@ -253,7 +254,12 @@ def _of_words(line: str) -> dict[str, float]:
 
 
 def _floats(cells: Mapping[str, str]) -> dict[str, float]:
-    return {name: float(cell) for name, cell in cells.items() if _is_number(cell)}
+    return {name: float(_joined(cell)) for name, cell in cells.items() if _is_number(_joined(cell))}
+
+
+def _joined(text: str) -> str:
+    """Return a text with the commas between thousands removed."""
+    return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
 
 
 def _is_number(word: str) -> bool:

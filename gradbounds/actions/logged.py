@@ -20,11 +20,14 @@ from gradbounds.actions.first_line import (
     first_line,
     largest_loss_deviation,
     measured_batch,
+    repeats_of_norm,
     scale_of_batch,
     spread_of_texts,
     text_lines,
+    times_of_repeats,
 )
 from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
 from gradbounds.budget import Budget, each_once
@@ -47,15 +50,15 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 # The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each.
 _BEYOND = 2.58
 
-USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
-"""Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
-
-Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
-"""
-# The largest number of texts that are tried.
-_MOST_TEXTS = 6
-# The logarithm of a ratio of norms below which the search for a text ends.
-_CLOSE = 0.02
+# Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
+#
+# Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
+_USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
+# The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
+# difference of Zipf's exponents below which two texts count as one.
+_MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
+# The relative error of the estimated norm of a text, as a standard deviation; 0.05 was the largest.
+_OF_ESTIMATE = 0.1
 
 # The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
@@ -68,6 +71,8 @@ _OF_EPSILON = 0.002
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Usual loss scales of half precision, and usual weights of auxiliary losses.
+_LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
 MOST_CAUSES = 3
 """The largest number of printed causes."""
 
@@ -76,16 +81,10 @@ _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
-_FINE, _NO_CAUSE = (
-    ["Step 1 is as predicted."],
-    [
-        "Tested: sums, padding, tying, other initializations, clipping, squares and units (docs/training_logs.md).",
-        "Next: log the norms of single matrices in the same file, give --text FILE, or gradbounds probe your module.",
-    ],
+_FINE, _ALONE = (
+    "Step 1 is as predicted",
+    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory.",
 )
-_ALONE = [
-    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     error: float = 0.0
     _spent: float = 0.0
-    _pace: float | None = None  # measured seconds for an estimated one
+    pace: float | None = None  # measured seconds for an estimated one
     _is_known: bool = False  # whether other networks were predicted before
     _coarse: Coarse = False
     _correction: float = 1.0  # the network's own norm over its norm with coarse groups
@@ -155,7 +154,7 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self._pace, coarse=self._coarse)
+        scale = scale_of_batch(stack, law, self.patterns, left, self.pace, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
@@ -186,7 +185,7 @@ class _Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         self.error = self._error()
         line = self.line(self.stack, notes, self.law)
-        self._pace = self._pace or (
+        self.pace = self.pace or (
             measured_batch(self.stack, self.law, self.patterns).seconds
             / cost_of_batch(self.stack, self.law, self.patterns)[0].seconds
         )
@@ -234,7 +233,7 @@ class _Theory:
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
         left = [other for _, other, _, line in others if line is None]
         seconds = 0.0 if self._is_known else min(sum(map(self.seconds, left)), self.budget.seconds)
-        with shown(f"predicting the first step of {len(left)} other networks", (self._pace or 1.0) * seconds):
+        with shown(f"predicting the first step of {len(left)} other networks", (self.pace or 1.0) * seconds):
             for words, other, notes, line in others:
                 try:
                     yield Cause(words, line or self.line(other, notes, self.law))
@@ -284,7 +283,8 @@ def predict_logged(
         f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
-        *[f"+- includes {theory.error:.0%} for coarse groups of tokens or few attention heads."] * (theory.error > 0),
+        *[f"+- includes {theory.error:.0%} for a faster approximation: coarse groups of tokens or few attention heads."]
+        * (theory.error > 0),
         "", *verdict.lines, *layer_lines(layers, unmatched), *note_lines(notes),
     ]  # fmt: skip
     values = {
@@ -349,10 +349,10 @@ def _judged(
     """
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
-        return _Verdict(None, _ALONE)
+        return _Verdict(None, [_ALONE])
     if healthy.explains(printed):
-        far = far_lines(layers, _healthy_text(printed))
-        return _Verdict(not far, far or _FINE)
+        far = far_lines(layers, _FINE)
+        return _Verdict(not far, far or [f"{_FINE}."])
     missing: list[str] = []
     causes = [*_matrix_causes(healthy.line, layers, read), *_logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
@@ -365,9 +365,10 @@ def _judged(
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
     if known is not None:
-        start = {} if theory.law is None else {_exponent(theory.law.across, stack.vocab): healthy.line}
+        start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
-            texts = _of_text(stack.vocab, start, lambda law: theory.line(stack, notes, law), printed)
+            with shown("predicting the first step for other texts", (theory.pace or 1.0) * theory.seconds(stack)):
+                texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others
@@ -376,8 +377,13 @@ def _judged(
             texts = [] if far else texts
     causes += theory.others(given, printed, missing)
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
-    off = healthy.offs(printed)[0]
-    is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
+    off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
+    # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
+    is_missing = (
+        _ANOTHER_TEXT in missing
+        and abs(off) <= _BEYOND
+        and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
+    )
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
         doubts += ["because the log does not state its step, and later steps have a smaller loss"]
@@ -391,17 +397,20 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     """State which numbers are off, and which causes explain them."""
     verdict = f"undecided {' and '.join(doubts)}" if doubts else "not as predicted"
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
-    near = [cause for cause in ranked if cause.explains(printed)]
+    near, tested = [cause for cause in ranked if cause.explains(printed)], sum(cause.tried for cause in ranked)
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains these numbers.", *_NO_CAUSE]
-    lines += [
-        f"Causes that explain these numbers ({sum(cause.tried for cause in ranked)} tested; "
-        "texts first, then the nearest):"
-    ]
+        return [
+            *lines, f"None of {tested} tested causes explains these numbers.",
+            "Tested: sums instead of means, a padded vocabulary, tied embeddings, other initializations, clipped or "
+            "squared norms, loss scales and other units (docs/training_logs.md).",
+            "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
+            "gradbounds probe.",
+        ]  # fmt: skip
+    lines += [f"Causes that explain these numbers ({tested} tested; a text is first, then the nearest):"]
     return lines + [
-        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
-        f"{cause.line.loss / healthy.line.loss:.3g} and {cause.line.norm / healthy.line.norm:.3g} times the prediction"
-        + f"; the nearest of {cause.tried} tested numbers"
+        f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
+        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times)"
+        + f"; the nearest of {cause.tried} tested values"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
     ]
@@ -426,44 +435,46 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
 
 
 def _of_text(
-    words: int, known: Mapping[float, FirstLine], predicted: Callable[[TextLaw], FirstLine], logged: LogLine
+    stack: Stack, start: tuple[float, FirstLine] | None, predicted: Callable[[TextLaw], FirstLine], logged: LogLine
 ) -> list[Cause]:
     """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
-    The norm grows with the exponent, so that a norm outside the range of the two extreme exponents fits no text. The
-    list is empty if no text explains the log.
+    The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
+    text. The list is empty if no text explains the log.
 
     Args:
-        words: size of the vocabulary.
-        known: predicted first lines by Zipf's exponent.
+        stack: the network.
+        start: probability that two tokens are equal and first line of a predicted text; None if there is none.
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
     """
-    _, least, most = next(row for row in USUAL_REPEATS if words >= row[0])
-    low, high = (_exponent(repeats, words) for repeats in (least, most))
-    lines = {exponent: line for exponent, line in known.items() if low <= exponent <= high}
-    norm = math.inf if logged.norm is None else logged.norm
-    nearest: list[Cause] = []
+    _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
+    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
     for _ in range(_MOST_TEXTS):
-        below = max((exponent for exponent, line in lines.items() if line.norm <= norm), default=low)
-        above = min((exponent for exponent, line in lines.items() if line.norm > norm), default=high)
-        exponent = next((end for end in (above, below) if end not in lines), None)
-        if exponent is None:
-            if below >= above or not lines[below].norm <= norm < lines[above].norm:
-                break
-            share = math.log(norm / lines[below].norm) / math.log(lines[above].norm / lines[below].norm)
-            exponent = below + share * (above - below)
-        law = TextLaw.zipf(exponent, words)
-        line = lines[exponent] = predicted(law)
+        wanted, guess = (least * most) ** 0.5, None
+        if start is not None:
+            kappa, line = start
+            wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
+            guess = _times(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
+            guess = replace(guess, norm_deviation=guess.norm_deviation + _OF_ESTIMATE * guess.norm)
+        exponent = _exponent(wanted, stack.vocab)
+        if (
+            any(abs(exponent - other) < _SAME for other in tried)
+            or guess is not None
+            and not Cause("", guess).explains(logged)
+        ):
+            break
+        tried.append(exponent)
+        law = TextLaw.zipf(exponent, stack.vocab)
+        start = law.across, predicted(law)
         words_of_cause = (
             f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
-            f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
+            f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, stack.vocab)})"
         )
-        cause = Cause(words_of_cause, line)
+        cause = Cause(words_of_cause, start[1])
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
-        is_close = nearest and abs(math.log(norm / nearest[0].line.norm)) <= _CLOSE
-        if is_close or abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > _BEYOND:
             break
     return nearest
 
@@ -484,11 +495,6 @@ def _exponent(repeats: float, words: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
     return low
-
-
-def _healthy_text(printed: LogLine) -> str:
-    alone = "The loss" if printed.norm is None else "The norm" if printed.loss is None else ""
-    return f"{alone or 'Loss and norm'} of step 1 {'is' if alone else 'are'} as predicted"
 
 
 def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
@@ -517,8 +523,7 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
     """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
     times = partial(_times, line)
-    vocabularies = {-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}
-    for vocab in sorted(vocabularies):
+    for vocab in sorted({-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}):
         yield Cause(
             f"the vocabulary is padded to {vocab}", replace(line, loss=line.loss + math.log(vocab / stack.vocab))
         )
@@ -534,16 +539,27 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
         yield Cause("the loss is a mean, but the gradient is a sum", times(1.0 / positions, 1.0))
         yield Cause("the loss is a sum, but the gradient is a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
-    ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
+    losses = {name: value for name, value in printed.apart.items() if not plain(name).endswith("scale")}
+    scales = [value for name, value in printed.apart.items() if name not in losses and value > 1] or _LOSS_SCALES
+    ways = (
+        (1, "added up over {:.0f} accumulation steps or devices", divisors),
+        (-1, "divided once too often, by {:.0f}", divisors),
+        (1, "multiplied by the loss scale {:.0f} of half precision", scales),
+    )
     parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))
-    for (power, way), (part, of_loss, of_norm) in itertools.product(ways, parts):
+    for (power, way, numbers), (part, of_loss, of_norm) in itertools.product(ways, parts):
         value, theory = (printed.loss, line.loss) if of_loss else (printed.norm, line.norm)
-        if divisors and value is not None and not (printed.norm is None and of_norm):
+        if numbers and value is not None and not (printed.norm is None and of_norm):
             wanted = power * math.log(value / theory)
-            k = float(min(divisors, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
-            yield Cause(
-                f"{part} {way.format(int(k))}", times(k ** (power * of_loss), k ** (power * of_norm)), len(divisors)
-            )
+            k = float(min(numbers, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
+            yield Cause(f"{part} {way.format(k)}", times(k ** (power * of_loss), k ** (power * of_norm)), len(numbers))
+    if losses and printed.loss is not None:
+        more, total = printed.loss - line.loss, sum(losses.values())
+        weight = min(_WEIGHTS, key=lambda weight: abs(weight * total - more))
+        yield Cause(
+            f"the loss contains {weight:g} times the auxiliary losses of the log ({', '.join(losses)})",
+            replace(line, loss=line.loss + weight * total), len(_WEIGHTS),
+        )  # fmt: skip
     if printed.norm is None:
         return
     if "square" not in read.settled:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,22 +82,19 @@ def compare_with_theory(
         parameters: logged norms by parameter name.
         squares: theory's squared norms by role, (L,) for matrices of layers.
     """
-    rows, unmatched, vanishing = [], [], []
     marked = any("grad" in name.lower() for name in parameters)
-    for name, norm in parameters.items():
+
+    def found(name: str) -> dict[str, Any] | None:
         matrix = matrix_of(name) if not marked or "grad" in name.lower() else None
         layer, roles = matrix or (0, ())
         roles = ("WG", "W1") if any(fused in name for fused in _FUSED_UNITS) and "WG" in squares else roles
         known = [squares[role] for role in roles if role in squares and np.ndim(squares[role])]
         if matrix is None or len(known) < len(roles) or layer >= len(known[0]):
-            unmatched.append(name)
-            continue
-        if not (math.isfinite(norm) and norm > 0):
-            vanishing.append(f"{name}, which is {norm:g}")
-            continue
+            return None
         theory = float(sum(square[layer] for square in known)) ** 0.5
-        rows.append({"layer": layer + 1, "role": "+".join(roles), "logged": norm, "theory": theory, "name": name})
-    return _with_ratios(rows), [*vanishing, *unmatched]
+        return {"layer": layer + 1, "role": "+".join(roles), "theory": theory}
+
+    return _compared(parameters, found)
 
 
 def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> tuple[pd.DataFrame, list[str]]:
@@ -118,31 +115,32 @@ def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> 
         for row in frame[frame["quantity"] == "gradient"].itertuples()
         if (row.part, row.layer, row.parameter) in kept and row.value > 0
     }
-    rows, unmatched, vanishing = [], [], []
-    for name, norm in parameters.items():
+
+    def found(name: str) -> dict[str, Any] | None:
         # The longest: an encoder's layers stand in the names of a decoder's, if these are called by the same.
-        known = max((each for each in gradients if _holds(name, each)), key=len, default=None)
-        if known is None:
-            unmatched.append(name)
-            continue
-        if not (math.isfinite(norm) and norm > 0):
-            vanishing.append(f"{name}, which is {norm:g}")
-            continue
-        at = gradients[known]
-        role = f"{at.part}: {at.parameter}"
-        rows.append({"layer": at.layer, "role": role, "logged": norm, "theory": at.value, "name": name})
-    return _with_ratios(rows), [*vanishing, *unmatched]
+        whole = (each for each in gradients if re.search(rf"(?<![^\W_]){re.escape(each)}(?![^\W_])", name))
+        known = max(whole, key=len, default=None)
+        at = gradients[known] if known else None
+        return at and {"layer": at.layer, "role": f"{at.part}: {at.parameter}", "theory": at.value}
+
+    return _compared(parameters, found)
 
 
-def _with_ratios(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["layer", "role", "logged", "theory", "name"])
-    return table.assign(ratio=table["logged"] / table["theory"])
-
-
-def _holds(name: str, parameter: str) -> bool:
-    """Return whether a name contains a parameter's whole name, and not only as a part of another name."""
-    before, known, after = name.partition(parameter)
-    return bool(known) and not before[-1:].isalnum() and not after[:1].isalnum()
+def _compared(
+    parameters: Mapping[str, float], found: Callable[[str], dict[str, Any] | None]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table of norms whose reference is found by name, and the other names, those of invalid norms first."""
+    rows = {name: found(name) for name in parameters}
+    norms = {name: norm for name, norm in parameters.items() if rows[name]}
+    vanishing = [f"{name}, which is {norm:g}" for name, norm in norms.items() if not 0 < norm < math.inf]
+    table = pd.DataFrame(
+        [{**(rows[name] or {}), "logged": norm, "name": name} for name, norm in norms.items() if 0 < norm < math.inf],
+        columns=["layer", "role", "logged", "theory", "name"],
+    )
+    return table.assign(ratio=table["logged"] / table["theory"]), [
+        *vanishing,
+        *(name for name in rows if not rows[name]),
+    ]
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:

@@ -55,16 +55,17 @@ def healthy():
     return line_of()
 
 
-def judged(tmp_path, loss, norm, text="distinct"):
+def judged(tmp_path, loss, norm, text="distinct", **apart):
     file = tmp_path / "log.jsonl"
-    file.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": norm}) + "\n")
+    file.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": norm} | apart) + "\n")
     return predict_logged(FIELDS, BATCH, Description(), file, text=text, patterns=None, max_time="1m")
 
 
 def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
-    assert (result.values["as_it_should_be"], result.alarm) == (True, False)
-    assert "Step 1 is as predicted." in str(result)
+    assert (result.values["as_it_should_be"], result.alarm) == (True, False) and "Step 1 is as predicted." in str(
+        result
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,23 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
         (1 / 6, 1.0, "the loss is divided once too often, by 6"),
         (1.0, 1 / 6, "the gradient is divided once too often, by 6"),
         (1 / math.log(2), 1.0, "the loss is in bits"),
+        (1.0, 65536, "the gradient is multiplied by the loss scale 65536 of half precision"),
+        (2**15, 2**15, "loss and gradient are multiplied by the loss scale 32768 of half precision"),
     ],
 )
 def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     result = judged(tmp_path, healthy.loss * loss, healthy.norm * norm)
     assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause)
     assert f"  {cause}: loss" in str(result)
+
+
+def test_numbers_that_the_log_states_apart(tmp_path, healthy):
+    """A loss scale replaces the usual ones; auxiliary losses with a usual weight explain a larger loss."""
+    scaled = judged(tmp_path, healthy.loss, 3000 * healthy.norm, loss_scale=3000)
+    assert scaled.to_frame()["cause"][0] == "the gradient is multiplied by the loss scale 3000 of half precision"
+    added = judged(tmp_path, healthy.loss + 0.5, healthy.norm, z_loss=10.0, load_balancing_loss=40.0)
+    words = "the loss contains 0.01 times the auxiliary losses of the log (z_loss, load_balancing_loss)"
+    assert added.alarm and added.to_frame()["cause"][0] == words
 
 
 def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
@@ -99,7 +111,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
 
     at_start = said(f"loss: {healthy.loss} norm: {healthy.norm}")
     assert at_start[:2] == (True, False)
-    assert ", of no step that the log states." in at_start[2]
+    assert ", no step number." in at_start[2]
     later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
     assert later[:2] == (None, False)
     assert (
@@ -142,6 +154,7 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
     said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
     # The network itself has a line too, unless an earlier test in this process predicted it.
     assert [line for line in said if "two sequences" not in line] == ["predicting the first step of 2 other networks"]
+    assert "two sequences" not in said[-1], "the tasks inside a shown one are not shown"
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
@@ -173,7 +186,7 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
     def predicted(law):
         return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 8.0 * law.across**0.5)  # a text within 13% explains
 
-    causes = logged._of_text(50257, {}, predicted, LogLine(10.97, 160.0 * kappa**0.5))
+    causes = logged._of_text(Stack(vocab=50257), None, predicted, LogLine(10.97, 160.0 * kappa**0.5))
     assert len(causes) == named
     for cause in causes:
         said = re.match(r".*probability (0\.\d+), like .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
@@ -202,7 +215,7 @@ def test_at_most_three_causes_are_printed(tmp_path, healthy):
     said = str(judged(tmp_path, healthy.loss, 2 * healthy.norm))
     causes = [line for line in said.splitlines() if line.startswith("  ") and " times the prediction" in line]
     assert 1 <= len(causes) <= 3
-    assert re.search(r"Causes that explain these numbers \(\d+ tested; texts first, then the nearest\):", said)
+    assert re.search(r"Causes that explain these numbers \(\d+ tested; a text is first, then the nearest\):", said)
 
 
 def test_planted_norms(tmp_path, healthy):
@@ -246,7 +259,10 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
             "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
             LogLine(11.0, 2.5, 1),
         ),
-        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5, 1)),
+        (
+            " iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |",
+            LogLine(11.0, 2.5, 1, apart={"loss scale": 1.0}),
+        ),
         ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
     ],
 )
@@ -271,8 +287,8 @@ def test_a_long_log_is_read_at_its_beginning(tmp_path):
         (b"", "is empty"),
         (b"\x00\x01\xff", "is not UTF-8 text"),
         (b"step,accuracy\n1,0.5\n", "logged must have a loss"),
-        (b"step,loss,norm\n1,nan,2.5\n", "logged must contain positive finite numbers, got loss nan"),
-        (b"1 11.0 inf\n", "logged must contain positive finite numbers, got norm inf"),
+        (b"step,loss,norm\n1,nan,2.5\n", "logged must have positive finite numbers, got loss nan at step 1 in"),
+        (b"1 11.0 inf\n", "logged must have positive finite numbers, got norm inf at step 1 in"),
         (b'{"step": 10, "loss": 9.0}\n', "logged must begin at step 0 or 1, got step 10 first"),
     ],
 )

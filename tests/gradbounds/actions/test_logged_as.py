@@ -143,10 +143,7 @@ def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy
     planted = clipped | {"layers.1.mlp.fc2.weight": norms["layers.1.mlp.fc2.weight"]}
     result = judged(tmp_path, {"loss": loss} | planted, "clipped:1")
     assert result.alarm
-    assert (
-        "The loss of step 1 is as predicted, except dL/dW2 of layer 2: its ratio logged / predicted is 4 times"
-        in str(result)
-    )
+    assert "Step 1 is as predicted, except dL/dW2 of layer 2: its ratio logged / predicted is 4 times" in str(result)
 
 
 @pytest.mark.parametrize("word", ["mean", "sum", "norm", "square", "unclipped", "clipped:1000"])

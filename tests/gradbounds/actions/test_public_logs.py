@@ -55,7 +55,7 @@ def test_names_of_wrapped_parameters():
         ("Loading: 50%| 2/4 [00:01<00:01]\nMap: 100%| 4/4 [00:01<00:00]\n{'loss': 11.0}\n", LogLine(11.0)),
         ("logging loss and norm\nstep 1: loss 11.0, norm 2.5\n", LogLine(11.0, 2.5, 1)),
         ("step,loss,grad_norm\n1,11.0,0.0\n2,11.1,inf\n3,11.2,2.5\n", LogLine(11.2, 2.5, 3, skipped=2)),
-        ("step 0: aux loss: 0.3, loss: 11.0, time per step: 2\n", LogLine(11.0, None, 0)),
+        ("step 0: aux loss: 0.3, loss: 11.0, time per step: 2\n", LogLine(11.0, None, 0, apart={"aux loss": 0.3})),
         ("step: 10 val_loss: 9.0 loss: 9.5\n", "got step 10 first in"),
         ("step: 0 val_loss: 11.0\nstep: 10 loss: 9.5\nstep: 20 loss: 9.0\n", LogLine(11.0, None, 0)),
         ("loss: 11.0 ppl: 2048\n", LogLine(11.0 * 0.6931471805599453, is_of_bits=True)),
@@ -75,6 +75,16 @@ def test_names_of_wrapped_parameters():
         ("Epoch 1/5\n32/32 - 1s - loss: 9.5 - val_loss: 7.3\n", "got step 32 first in"),  # a mean over the epoch
         ("| epoch 1 | 50/ 90 batches | loss 9.5\n| epoch 1 | 75/ 90 batches | loss 9.4\n", "got step 50 first in"),
         ("step: 1  loss: 11.0  grad: 2.5  grad_norm: 3.5\n", LogLine(11.0, 3.5, 1)),
+        ("step: 1  loss: 11.0  grad_norm: 79,953.5  tps: 1,243\n", LogLine(11.0, 79953.5, 1)),
+        ('step,loss,grad_norm\n1,"11.0","1,220.5"\n', LogLine(11.0, 1220.5, 1)),
+        ("step: 1,000 loss: 3.0\n", "got step 1000 first in"),
+        ("step: 0 loss: 11.0\nstep: 1 loss: 11.01 grad_norm: 2.5\n", LogLine(11.01, 2.5, 1)),  # an evaluation first
+        ("step: 0 loss: 11.0\nstep: 1 loss: 10.5 grad_norm: 2.5\n", LogLine(11.0, None, 0)),
+        ("step: 1 loss: 11.0 norm: nan\nstep: 2 loss: nan norm: nan\n", "got norm nan at step 1 in"),
+        (
+            "step 1 | load_balancing_loss: 1.0 | z_loss: 2.0 | lm loss: 11.0 | loss scale: 8.0 | mtp_1 loss: 11.5\n",
+            LogLine(11.0, None, 1, apart={"load_balancing_loss": 1.0, "z_loss": 2.0, "loss scale": 8.0}),
+        ),
     ],
 )
 def test_words_and_numbers(tmp_path, text, line):
