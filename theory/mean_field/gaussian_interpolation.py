@@ -22,6 +22,8 @@ _ALIKE = 2e-7
 _AT_ONCE = 20_000
 # Decimals of a range of ln v: several kernels of a layer have one range but for rounding, and share coefficients.
 _DIGITS = 9
+# Ranges of ln v that layers share, each half a range above the last, and their nodes, which leave 2e-9.
+_RANGE, _RANGE_NODES = 0.25, 5
 
 
 @runtime_checkable
@@ -95,8 +97,10 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
     """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
-    low, high = (round(end, _DIGITS) for end in _range(variances))
-    n = variances.shape[-1]
+    (low, high), n = (round(end, _DIGITS) for end in _range(variances)), variances.shape[-1]
+    start = math.floor(2 * low / _RANGE) * _RANGE / 2
+    if high <= start + _RANGE and _is_tabled(function, start + _RANGE):
+        low, high, count = start, start + _RANGE, _RANGE_NODES
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
     values, together = np.empty(turns.shape), max(1, _AT_ONCE // n**2)
     # Large polynomials are not kept.
@@ -137,6 +141,12 @@ def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
         at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
         table[i, j] = table[j, i] = at
     return table
+
+
+@lru_cache(maxsize=256)
+def _is_tabled(function: PairFunction, largest: float) -> bool:
+    """Return whether a function has a fast table up to a logarithm of the variance."""
+    return isinstance(function, Tabled) and not np.isnan(function.table(np.exp([largest]), np.zeros(1))).any()
 
 
 def _angles(function: PairFunction) -> int:

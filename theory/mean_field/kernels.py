@@ -296,7 +296,7 @@ class MatrixLayout:
     def gaussian(self, function: PairFunction, kernel: Array) -> Array:
         variances = np.linalg.diagonal(kernel)
         common = float(variances.flat[0])
-        if np.allclose(variances, common, rtol=1e-12, atol=0.0):
+        if (np.abs(variances - common) <= 1e-12 * common).all():
             return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
         return pair_values(function, variances, self.correlation(kernel))
 

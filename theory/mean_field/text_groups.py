@@ -163,12 +163,12 @@ class TextLayout(GroupLayout):
             repeats=self.repeats[:half, :half],
         )  # fmt: skip
 
-    @property
+    @cached_property
     def beside(self) -> Any:
         """The index of the generic representative at the position of every probe, (R,)."""
         return self.generic[self.probes]
 
-    @property
+    @cached_property
     def of_probe(self) -> Any:
         """The index of the probe at the position of every representative, (2 R,)."""
         index = np.zeros(len(self.sizes), dtype=int)
@@ -200,7 +200,7 @@ class TextLayout(GroupLayout):
         """
         return self.one_word
 
-    @property
+    @cached_property
     def one_word(self) -> Array:
         """The matrix that is 1 where two representatives have equal token ids, and 0 elsewhere, (2 R, 2 R).
 
@@ -247,18 +247,18 @@ class TextLayout(GroupLayout):
                     following[row, after] = 1.0 / (sizes[row] * sizes[after])
         return following
 
-    @property
+    @cached_property
     def itself(self) -> Array:
         """The vector that is 1 for every generic representative of a single token, and 0 elsewhere, (2 R,)."""
         rows = np.arange(len(self.sizes))
         return ((self.twins == rows) & (self.generic == rows)) * 1.0
 
-    @property
+    @cached_property
     def seen_all(self) -> Array:
         """The number of tokens that each row attends to, (2 R, 1)."""
         return np.asarray(self.seen.sum(-1, keepdims=True))
 
-    @property
+    @cached_property
     def one_sequence(self) -> Array:
         """The mask of pairs of representatives that are in one sequence, (2 R, 2 R)."""
         each = len(self.sizes) // self.sequences
@@ -279,11 +279,17 @@ class TextLayout(GroupLayout):
             return (np.zeros((*shape, len(self.sizes), 1)),) * 2
         rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
         drawn = []
-        for power in (1, 2):
-            word = generator.choice(len(law), size=(*shape, 1), p=law**power / (law**power).sum())
+        for reached in self._reached:
+            word = reached.searchsorted(generator.random((*shape, 1)), side="right")
             counts = generator.binomial(length - 1, law[word], size=(*shape, self.sequences))
             drawn.append((counts / (length - 1))[..., rows, None])
         return drawn[0], drawn[1]
+
+    @cached_property
+    def _reached(self) -> tuple[Array, Array]:
+        """The distribution functions of token ids drawn by their frequency, and by its square, (V,) each."""
+        sums = np.cumsum(self.frequencies), np.cumsum(self.frequencies**2)
+        return sums[0] / sums[0][-1], sums[1] / sums[1][-1]
 
     @cached_property
     def coincidences(self) -> Array:
@@ -382,7 +388,7 @@ class TextLayout(GroupLayout):
         """
         return np.asarray(self.coincidences - 1.0 + self.repeat_extremes(entries) * self.count_deviations)
 
-    @property
+    @cached_property
     def varying(self) -> Array:
         """The relative standard deviation over texts of the weight sum of an attention row, (2 R, 1).
 
@@ -471,7 +477,7 @@ class TextLayout(GroupLayout):
         mixture += kernel[..., probes[:, None], probes] * chance
         return mixture
 
-    @property
+    @cached_property
     def _places(self) -> Array:
         """The number of each representative's place among all sequences' places, (2 R,)."""
         places = np.zeros(len(self.sizes), dtype=int)
@@ -506,7 +512,7 @@ class TextLayout(GroupLayout):
         words, likelier = self._even_words, kernel * self.pairs * self.likelier(len(kernel))
         return self.with_likelier(super().attend_back(kernel), words.T @ likelier @ words)
 
-    @property
+    @cached_property
     def _even_words(self) -> Array:
         """The even weights of all tokens of a position that a row sees, as if of one word, (2 R, R)."""
         return np.asarray((whole(self._even()) * self.seen)[:, self.beside])

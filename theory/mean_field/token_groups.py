@@ -312,7 +312,17 @@ class GroupLayout(MatrixLayout):
         return kernel if factor == 1.0 else kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
 
     def total(self, kernel: Array) -> Array:
-        return MatrixLayout.total(self, kernel * self.pairs)
+        return self.of_sequences(kernel) if self.apart else self.of_sequences(kernel).sum(0)
+
+    def of_sequences(self, kernel: Array) -> Array:
+        return np.moveaxis(kernel.reshape(*kernel.shape[:-2], -1) @ self._counts, -1, 0)
+
+    @cached_property
+    def _counts(self) -> Array:
+        """The number of pairs that every entry stands for, within a sequence and between two sequences, (r², 2)."""
+        each = len(self.sizes) // self.sequences
+        alike = np.kron(np.eye(self.sequences), np.ones((each, each)))
+        return np.stack([self.pairs * alike, self.pairs * (1.0 - alike)], -1).reshape(-1, 2)
 
     def diagonal(self, kernel: Array) -> Array:
         return np.asarray(np.linalg.diagonal(kernel) @ self.sizes / self.count)
@@ -325,7 +335,7 @@ class GroupLayout(MatrixLayout):
         if length == 1:
             return np.full(kernel.shape[:-2], np.nan)
         same = np.linalg.diagonal(kernel) @ self.sizes
-        return np.asarray((self.of_sequences(kernel * self.pairs)[0] - same) / (self.count * (length - 1)))
+        return np.asarray((self.of_sequences(kernel)[0] - same) / (self.count * (length - 1)))
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:

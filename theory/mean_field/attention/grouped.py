@@ -20,7 +20,13 @@ from theory.mean_field.attention.grouped_patterns import (
     grouped_patterns,
     turned,
 )
-from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, logit_shrink
+from theory.mean_field.attention.patterns import (
+    bare_logit_scale,
+    cosines_and_sines,
+    frequencies,
+    logit_scale,
+    logit_shrink,
+)
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.group_members import MemberLayout, attending_members
@@ -414,12 +420,11 @@ class GroupedAttention:
         between = _mean_products(sums)
         if stack.rotary:
             turning = within(_turning(stack, tokens), sequences)
-            of_keys, of_rows = (at[:, None] * frequencies(stack) for at in (tokens.places, tokens.row_places))
-            cos, sin = np.cos(of_rows), np.sin(of_rows)
+            (cos, sin), of_keys = (cosines_and_sines(stack, at) for at in (tokens.row_places, tokens.places))
             share = stack.rotary_width / stack.key_width
-            along, across = (joined(weights @ rows(part, sequences)) for part in (np.cos(of_keys), np.sin(of_keys)))
+            along, across = (joined(weights @ rows(part, sequences)) for part in of_keys)
             turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
-            of_turned = _mean_products(turned_sums) / of_keys.shape[1]
+            of_turned = _mean_products(turned_sums) / cos.shape[1]
             both, between = turning * both, share * of_turned + (1.0 - share) * between
         return np.asarray(scale * (between - whole(both)))
 
@@ -434,7 +439,7 @@ class GroupedAttention:
         if patterns.sizes is not None:
             scale = bare_logit_scale(self.stack)
             of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
-        queries = turned(self.stack, tokens.row_places, patterns.queries, -1)
+        queries = patterns.unturned
         return np.asarray((scale**2 * of_keys * (queries @ queries.mT) * varying).mean((1, 2)))
 
     def _of_pairs(
@@ -445,7 +450,7 @@ class GroupedAttention:
         Both gradients contain (x_j·x_l)² under a row's weights: the product of values times that of keys at the
         queries, and the product of values times that of the keys' inputs in W^K.
         """
-        queries = turned(self.stack, tokens.row_places, patterns.queries, -1)
+        queries = patterns.unturned
         at_queries = head * varying.mean((1, 2))
         at_keys = head * (queries @ queries.mT / self.stack.key_width * varying).mean((1, 2))
         if patterns.sizes is not None:

@@ -40,6 +40,7 @@ class GroupedPatterns:
         own: weights of one token of each group, in a sum that contains it, (batch, heads, samples, S, r, r).
         own_changed: `own` times the slopes of a cap on logits.
         queries: rotated queries, with the kernel's covariance or after their norm, (batch, heads, 1, S r, d_k).
+        unturned: these queries before rotary positions turn them.
         mean_keys: common part of the keys of a group, (batch, heads, 1, S r, d_k).
         own_keys: keys of the one token, (batch, heads, samples, S r, d_k).
         attended: mean key under a row's weights, (batch, heads, samples, S r, d_k).
@@ -53,6 +54,7 @@ class GroupedPatterns:
     own: Array
     own_changed: Array
     queries: Array
+    unturned: Array
     mean_keys: Array
     own_keys: Array
     attended: Array
@@ -69,7 +71,7 @@ class GroupedPatterns:
         return replace(
             self, mean=self.mean[..., of_one, :], changed=self.changed[..., of_one, :], own=self.own[..., of_one, :],
             own_changed=self.own_changed[..., of_one, :], queries=self.queries[..., chosen, :],
-            attended=self.attended[..., chosen, :],
+            unturned=self.unturned[..., chosen, :], attended=self.attended[..., chosen, :],
             sizes=None if self.sizes is None else (self.sizes[0][..., chosen], *self.sizes[1:]),
         )  # fmt: skip
 
@@ -109,11 +111,11 @@ def grouped_patterns(
         generator: random generator of queries and keys.
         attending: kernel of other tokens that attend, (batch, R, R); None if the representatives attend.
     """
-    (queries, mean_keys, keys), (scale, extra, alone), sizes = _queries_and_keys(
+    (unturned, mean_keys, keys), (scale, extra, alone), sizes = _queries_and_keys(
         stack, tokens, kernel, heads, generator, kernel if attending is None else attending
     )
     # From here on, of each sequence by itself.
-    sequences, layout = tokens.sequences, tokens.one
+    sequences, layout, queries = tokens.sequences, tokens.one, turned(stack, tokens.row_places, unturned)
     leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
     extra, energies = numbers(extra, sequences), np.square(leaning).sum(-1)[..., None]
     variance = energies * extra[..., None, :]
@@ -152,7 +154,9 @@ def grouped_patterns(
     attended += drawn @ np.roll(of_own, -1, 2)
     attended = joined(attended + leans * leaning)
     single_changed = single * own_slopes if stack.logit_softcap else single
-    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+    return GroupedPatterns(
+        mean, changed, single, single_changed, queries, unturned, mean_keys, keys, attended, sizes, words
+    )
 
 
 def _queries_and_keys(
@@ -169,7 +173,7 @@ def _queries_and_keys(
         of_rows: kernel of the tokens that attend.
 
     Returns:
-        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by those
+        Queries that no rotary positions turn yet, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by those
         of queries, of a group's keys around the mean key and of the part that the key of one token lacks; then the
         divisors of norms, or None.
     """
@@ -193,7 +197,6 @@ def _queries_and_keys(
         keys = keys * (to_keys / of_own)[..., None]
         mean_keys = mean_keys * (to_keys / of_keys)[..., None]
         sizes = of_queries, of_keys, of_own
-    queries = turned(stack, tokens.row_places, queries)
     mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (mean_keys, keys))
     return (queries, mean_keys, keys), (scale, extra, alone), sizes
 
