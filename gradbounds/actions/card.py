@@ -309,7 +309,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = batch_steps(batch, [*RATES], result.values["batch"], law, positions=soon[0], networks=None if fine else 1)
+        steps = batch_steps(
+            batch, [*RATES], result.values["batch"], law, positions=soon[0], networks=None if fine else 1
+        )
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = result.values["matrices_sq"] / steps["sgd"].gain

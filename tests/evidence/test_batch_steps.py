@@ -168,7 +168,13 @@ def test_batch_steps(kept_folder):
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
-        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000), (REPEATED, 2000), (GATED, 3000), (FEW, 4000))
+        for chosen, first in (
+            (CASES + OF_MUON, 0),
+            (OTHERS + ALONE, 1000),
+            (REPEATED, 2000),
+            (GATED, 3000),
+            (FEW, 4000),
+        )
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)

@@ -10,7 +10,7 @@ import pytest
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
-from gradbounds.actions import card
+from gradbounds.actions import card, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, relative_updates
@@ -25,6 +25,13 @@ GATED = {
     "intermediate_size": 256, "vocab_size": 128, "max_position_embeddings": 16,
 }  # fmt: skip
 OF_T5 = {"d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 128, "feed_forward_proj": "relu"}
+
+
+@pytest.fixture(autouse=True)
+def _few_changes(request, monkeypatch):
+    """Try changes that would even out the layers only for the case that looks at them, as they take most of a card."""
+    if "mixtral" not in request.node.name:
+        monkeypatch.setattr(remedies, "changes_of", lambda *_: iter(()))
 
 
 def found(capsys, *arguments):
@@ -84,7 +91,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     stream = f"rms {energy[0] ** 0.5:.3g} after layer 1, {energy[-1] ** 0.5:.3g} after layer {depth}; cosine"
     assert value_of(card, "residual stream").startswith(stream)
     every_token = stack_from_config(path, tokens=16)[0]
-    texts = predict(every_token, law_of(every_token, "zipf:1").windows(256, 16, np.random.default_rng(0)), patterns=256)
+    texts = predict(every_token, law_of(every_token, "zipf:1").windows(128, 16, np.random.default_rng(0)), patterns=128)
     assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
         texts["token_correlation"], rel=0.15
     )
@@ -215,7 +222,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
-    path.write_text(json.dumps(PLAIN | {"n_positions": 32, "tie_word_embeddings": True, "initializer_range": 0.05}))
+    path.write_text(json.dumps(PLAIN | {"n_positions": 24, "tie_word_embeddings": True, "initializer_range": 0.05}))
     model = ("--config", str(path), "--patterns", "4")
     found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
     after, too_sure = found_here["compared"]
@@ -229,16 +236,16 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Step 1 of gpt2, for 64 sequences of 32 tokens, Zipf's law, before and after the change\n")
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after the change\n")
     assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
     assert (
-        said.startswith("Step 1 of gpt2, for 64 sequences of 32 and 16 tokens")
+        said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
         and "unknown" not in said
         and said.endswith("by\n  --depth 3 --tokens 16 --batch 64 --learning-rate 1e-4\n")
     )
-    stack = stack_from_config(path, tokens=32, embedding_scale=1e6)[0]
+    stack = stack_from_config(path, tokens=24, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
 
 
