@@ -102,7 +102,7 @@ def _positioned(stack: Stack, x: Tensor, added: Tensor) -> Tensor:
 
 
 def _labels(stack: Stack, streams: RandomStreams) -> Int[Tensor, "draws tokens"]:
-    """Sample labels that are independent of the inputs, (draws, tokens)."""
+    # Sample labels that are independent of the inputs, (draws, tokens).
     shape = (streams.draws, stack.rows)
     count = stack.sequences * (stack.label_groups or stack.tokens)
     if stack.labels == "zipf":

@@ -123,3 +123,14 @@ def test_a_block_is_the_same_in_any_batch_and_auto_stays():
     found = sample(stack, draws=3, seed=0, engine="gram")
     assert "head_norm" not in found
     assert found["loss"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("fields", "loss", "first"), [
+    ({}, 3.441448450088501, [1.9273465871810913, 2.533761739730835]),
+    ({"placement": "pre", "activation": "gelu"}, 3.4038498401641846, [2.531403064727783, 1.591185212135315]),
+])  # fmt: skip
+def test_stored_numbers_are_continued(fields, loss, first):
+    """Stored runs hold these numbers of the second draw, so that a faster way must give them too."""
+    found = sample(Stack(width=64, depth=2, tokens=8, vocab=16, **fields), draws=2, seed=0, engine="gram")
+    np.testing.assert_allclose(found["loss"][1], loss, rtol=1e-4)
+    np.testing.assert_allclose(found["grad_sq_W1"][1], first, rtol=1e-4)
