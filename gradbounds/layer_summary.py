@@ -70,13 +70,17 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
     if cosine is not None:
         count = int((cosine > NEARLY_EQUAL).sum())
         alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers: attention hardly tells tokens apart)"
-        verdict = alike if count else f"(below {NEARLY_EQUAL}: fine)"
-        residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} {verdict}"
-    each = f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""
+        residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} " + (
+            alike if count else f"(below {NEARLY_EQUAL}: fine)"
+        )
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
-        card_row("by matrix", f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}{each}"),
+        card_row(
+            "by matrix",
+            f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}"
+            + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
+        ),
         card_row("residual stream", residual),
     ]
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -87,8 +91,10 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
     lost = [role(name) for name in matrices(table) if name in stream and name not in gradients]
     unknown = [f"{', '.join(lost)}: below the error of attention samples (--patterns N)"] * bool(lost)
     if stack.experts:
-        even = f"{stack.experts_per_token / stack.experts:.0%}"
-        unknown.append(f"largest share of a batch's tokens that one expert takes (even: {even})")
+        unknown.append(
+            "largest share of a batch's tokens that one expert takes "
+            f"(even: {stack.experts_per_token / stack.experts:.0%})"
+        )
     lines += [card_row("unknown", "; ".join(unknown))] * bool(unknown)
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
@@ -142,16 +148,15 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
 
 
 def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str) -> str:
-    """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; gate WG 6x".
+    """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; MLP WG 6x".
 
     Errors of the samples above 5% follow the ratio. The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
         whose = next((words for roles, words in MATRICES.items() if role(name) in roles), "")
-        of_part = parts.setdefault(
-            re.sub(r"^of (attention$|the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
-        )
+        plain = re.sub(r"^of (attention$|the |its )?| \(.*", "", whose)
+        of_part = parts.setdefault(re.sub("^(feed-forward block|gate)$", "MLP", plain), {})
         error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
         unsure = f" +-{error:.0%}" if error > _UNSURE else ""
         of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
@@ -294,8 +299,10 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after layer"
-        text = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
-        reason = card_row(f"why {'layer 1' if of_first else 'embedding'}", text)
+        reason = card_row(
+            f"why {'layer 1' if of_first else 'embedding'}",
+            f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}",
+        )
     elif grows and layer:
         layer += f" (stream's rms {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")

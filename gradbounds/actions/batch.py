@@ -201,7 +201,8 @@ def predict_batch(
         },
         lines=[
             title(stack), *drawn_lines(notes), "",
-            f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
+            f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
+            f"{f', text {asked.text}' * (law is not None and asked.text not in KINDS and not asked.is_default)}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             *[_QUICKER] * (asked.is_default and stack.ffn == "gated" and not coarse), "", "Shares of the squared norm:",

@@ -221,12 +221,17 @@ def at_context(
 ) -> Asked:
     """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for.
 
+    Without a given number of tokens, the ids suffice for two sequences, from which theory predicts the batch, with
+    coarse groups of tokens, which require twice as many.
+
     Raises:
         ValueError: the network cannot be read with few tokens, either.
     """
     while True:
         try:
-            return resolve_batch({**given, "tokens": tokens}, of, text=text, **limits)
+            asked = resolve_batch({**given, "tokens": tokens}, of, text=text, **limits)
+            replace(of.read(asked.given)[0], sequences=1 if "tokens" in given else 4)
+            return asked
         except ValueError:
             if tokens < 2 * _FEWEST_TOKENS:
                 raise

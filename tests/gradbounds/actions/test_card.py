@@ -210,11 +210,11 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
 
 
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
-    """All token ids of a tied network differ in theory, so Llama 3.2's context of 131,072 has too few of them."""
+    """All token ids of four tied sequences differ in theory; Llama 3.2 has too few for its context of 131,072."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PLAIN | {"n_positions": 65536, "vocab_size": 33000, "n_layer": 1}))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
-    assert any("English text (its context of 65536 has no" in line for line in lines)
+    assert any("64 sequences of 8192 tokens, English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(line.startswith("Step 1: 64 sequences of 64 tokens, English text; your log") for line in lines)
 
