@@ -285,7 +285,7 @@ def scale_of_batch(
         threads = one_numpy_thread() if grouped else nullcontext()
         clocked = pace is None and not coarse
         seconds = measured_batch(stack, law, patterns).seconds if clocked else (pace or 1.0) * cost.seconds
-        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", seconds), threads:
+        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", seconds), threads:
             return noise_scale(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )
