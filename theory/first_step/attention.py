@@ -164,6 +164,7 @@ class RandomAttention(Branch):
     uses: list[MatrixUse] = field(init=False)
     values: Array = field(init=False)
     _rotated: tuple[Array, Array] | None = field(init=False, default=None)
+    _sampled: tuple[Array, Array, Array, Array] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         shapes = weight_shapes(self.stack)
@@ -264,16 +265,13 @@ class RandomAttention(Branch):
             role: role of the matrix.
             gradient: gradient kernel at the output of W^O.
         """
-        stack, weights = self.stack, self.patterns.weights[0]
-        gradient = mean_kernel(gradient)
-        rows, head = self.given[0], head_gain(stack, "W") * gradient / stack.heads
+        stack, weights, rows = self.stack, self.patterns.weights[0], self.given[0]
         if role == "WO":
-            rows, each = weights @ self.values @ weights.mT, gradient
+            rows, each = weights @ self.values @ weights.mT, mean_kernel(gradient)
         elif role == "WV":
-            each = self.group_sums(weights.mT @ head @ weights)
+            each = self.group_sums(weights.mT @ self._at_head(gradient) @ weights)
         else:
-            _, at_logits = self._sample_products(head)
-            at_queries, at_keys = self.at_queries_and_keys(at_logits)
+            _, at_queries, at_keys = self._sampled_gradients(gradient)
             vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
             vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
@@ -360,11 +358,24 @@ class RandomAttention(Branch):
         factors = [factor[0] for factor in (self.patterns.slopes, self.patterns.turns) if factor is not None]
         return reduce(mul, factors) if factors else None
 
-    def _sample_products(self, head: Array) -> tuple[Array, Array]:
-        """Return samples of r for gradients with a given Gram matrix, and their ∂L/∂a, each (samples, heads, N, N)."""
-        normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
-        r = eigen_root(head) @ normal @ eigen_root(self.values).mT
-        return r, self.softmax_slope(r) * self._cap_slopes()
+    def _at_head(self, gradient: Array) -> Array:
+        """Return the gradient kernel at one head's output, (N, N), from the kernel at the output of W^O."""
+        return np.asarray(head_gain(self.stack, "W") * mean_kernel(gradient) / self.stack.heads)
+
+    def _sampled_gradients(self, gradient: Array) -> tuple[Array, Array, Array]:
+        """Return samples of r, (samples, heads, N, N), and the gradients at queries and keys that follow.
+
+        All matrices and optimizers have one gradient, whose samples are kept.
+
+        Args:
+            gradient: gradient kernel at the output of W^O.
+        """
+        if self._sampled is None or not np.array_equal(self._sampled[0], gradient):
+            normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
+            r = eigen_root(self._at_head(gradient)) @ normal @ eigen_root(self.values).mT
+            at_logits = self.softmax_slope(r) * self._cap_slopes()
+            self._sampled = gradient, r, *self.at_queries_and_keys(at_logits)
+        return self._sampled[1:]
 
     def _cap_slopes(self) -> Array | float:
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
@@ -407,15 +418,13 @@ class RandomAttention(Branch):
         """
         stack, weights = self.stack, self.patterns.weights[0]
         of_values, of_queries, of_keys = (mean_kernel(part) for part in (of_values, of_queries, of_keys))
-        head = head_gain(stack, "W") * mean_kernel(gradient) / stack.heads
-        r, at_logits = self._sample_products(head)
-        at_q, at_k = self.at_queries_and_keys(at_logits)
+        r, at_q, at_k = self._sampled_gradients(gradient)
         q, k = self.rotated_coordinates()
         scale, (first, second) = bare_logit_scale(stack), self.sizes()
         moved_q, moved_k = self.rotated_motion(at_q, of_queries) / first, self.rotated_motion(at_k, of_keys) / second
         change = self.softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._cap_slopes())
         values = weights @ of_values
-        of_group = values @ self.group_sums(weights.mT @ head @ weights) @ values.mT
+        of_group = values @ self.group_sums(weights.mT @ self._at_head(gradient) @ weights) @ values.mT
         crossed = values @ weights.mT @ r @ change.mT
         energy = change @ self.values @ change.mT * stack.key_width + crossed + crossed.mT
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)

@@ -86,9 +86,8 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, shifts: range | 
             sequence with itself.
     """
     if shifts is not None:
-        followers = (np.roll(other, -k, -3) if k else other for k in shifts)
         blocks = (
-            first @ within(middle, first.shape[-3], k) @ side.mT for k, side in zip(shifts, followers, strict=True)
+            first @ within(middle, first.shape[-3], k) @ (np.roll(other, -k, -3) if k else other).mT for k in shifts
         )
         return np.asarray(sum(whole(each.mean((1, 2)), k) for k, each in zip(shifts, blocks, strict=True)))
     left = _by_columns(before(first, middle), first.shape[-3])

@@ -20,13 +20,7 @@ from theory.mean_field.attention.grouped_patterns import (
     grouped_patterns,
     turned,
 )
-from theory.mean_field.attention.patterns import (
-    bare_logit_scale,
-    cosines_and_sines,
-    frequencies,
-    logit_scale,
-    logit_shrink,
-)
+from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, logit_shrink
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.group_members import MemberLayout, attending_members
@@ -138,9 +132,8 @@ class GroupedAttention:
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
         """Return the inner products of attention outputs before W^O, from the kernel of the attended tokens."""
-        smooth, extra = tokens.smooth_and_own(kernel)
+        (smooth, extra), of_words = tokens.smooth_and_own(kernel), np.zeros(())
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
-        of_words = np.zeros(())
         if (words := patterns.words) is not None:
             # Keys of one word lean to a query together.
             added = (words.tokens.repeats * words.tokens.of_words(kernel)[0])[:, None, None]
@@ -198,17 +191,15 @@ class GroupedAttention:
                 energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
                 energies |= bias_gradients(stack, tokens, WO=gradient)
             below = value_gain * to_values
-            parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
+            at_queries, at_keys = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
             of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, forward.varying)
-            parts = parts[0] + of_pairs, parts[1]
             of_energies: dict[str, Array | float] = {"Q": 0.0, "K": energy}
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
             others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
-            shrink = logit_shrink(stack)
-            for role, part in zip("QK", parts, strict=True):
-                scaled = stack.heads * shrink * others[role] * part
-                of_inputs = stack.heads * shrink * others[role] * of_energies[role]
-                energies["W" + role] = tokens.total(kernel * scaled) + of_inputs
+            for role, part in {"Q": at_queries + of_pairs, "K": at_keys}.items():
+                size = stack.heads * logit_shrink(stack) * others[role]
+                scaled = size * part
+                energies["W" + role] = tokens.total(kernel * scaled) + size * of_energies[role]
                 energies |= bias_gradients(stack, tokens, **{"W" + role: scaled})
                 below = below + gains[role] * scaled
             return below, energies
@@ -226,19 +217,16 @@ class GroupedAttention:
         V_jl. The kernels are linear in G, which may differ by head. Only some coordinates of the values are sampled.
         For one coordinate, ∂a_ij is a number times the coordinate of g_i.
         """
-        stack = self.stack
+        stack, words = self.stack, patterns.words
         values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
         (common, alone), extra, others = self._drawn_values(tokens, patterns, values)
-        words = patterns.words
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
         of_one = layout.seen / layout.sizes**1.5 * patterns.own_changed * alone
         if words is not None:
             word = self._repeated(words.tokens, patterns, values, many, of_one)
-        mean_value = (patterns.mean * common).sum(-1, keepdims=True)
-        deviation = many.sum(-1, keepdims=True)
-        changed = patterns.changed * (common - mean_value)
-        again = np.zeros(())
+        mean_value, deviation = (part.sum(-1, keepdims=True) for part in (patterns.mean * common, many))
+        changed, again = patterns.changed * (common - mean_value), np.zeros(())
         if words is not None:
             # What is subtracted holds a token's word again.
             itself = words.tokens.one.itself
@@ -351,9 +339,7 @@ class GroupedAttention:
 
         For shift 0, j' is the key j itself; otherwise it is in the sequence that is `shift` after that of j.
         """
-        queries = rows(patterns.queries, tokens.sequences)
-        others = np.roll(queries, -shift, -3)
-        products = within(above, tokens.sequences, shift) * (queries @ others.mT / self.stack.key_width)
+        products = within(above * patterns.products, tokens.sequences, shift) / self.stack.key_width
         return np.asarray(tokens.pulled_back_weights(products, mine, mine, shift).mean((1, 2)))
 
     def _repeated(
@@ -412,19 +398,18 @@ class GroupedAttention:
             deviations: δ, (batch, S r).
             scale: the scale, (batch,) or (1,).
         """
-        stack, sequences = self.stack, tokens.sequences
+        stack, sequences, scale = self.stack, tokens.sequences, scale[:, None, None, None, None]
         weights = patterns.changed * columns(deviations, sequences)
-        scale = scale[:, None, None, None, None]
         sums, alone = joined(weights.sum(-1, keepdims=True)), weights / tokens.one.sizes**0.5
-        both = (alone @ alone.mT).mean(2, keepdims=True)
-        between = _mean_products(sums)
+        both, between = (alone @ alone.mT).mean(2, keepdims=True), _mean_products(sums)
         if stack.rotary:
             turning = within(_turning(stack, tokens), sequences)
-            (cos, sin), of_keys = (cosines_and_sines(stack, at) for at in (tokens.row_places, tokens.places))
+            of_keys, of_rows = (at[:, None] * frequencies(stack) for at in (tokens.places, tokens.row_places))
+            cos, sin = np.cos(of_rows), np.sin(of_rows)
             share = stack.rotary_width / stack.key_width
-            along, across = (joined(weights @ rows(part, sequences)) for part in of_keys)
+            along, across = (joined(weights @ rows(part, sequences)) for part in (np.cos(of_keys), np.sin(of_keys)))
             turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
-            of_turned = _mean_products(turned_sums) / cos.shape[1]
+            of_turned = _mean_products(turned_sums) / of_keys.shape[1]
             both, between = turning * both, share * of_turned + (1.0 - share) * between
         return np.asarray(scale * (between - whole(both)))
 
@@ -439,8 +424,7 @@ class GroupedAttention:
         if patterns.sizes is not None:
             scale = bare_logit_scale(self.stack)
             of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
-        queries = patterns.unturned
-        return np.asarray((scale**2 * of_keys * (queries @ queries.mT) * varying).mean((1, 2)))
+        return np.asarray((scale**2 * of_keys * patterns.unturned * varying).mean((1, 2)))
 
     def _of_pairs(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
@@ -450,9 +434,8 @@ class GroupedAttention:
         Both gradients contain (x_j·x_l)² under a row's weights: the product of values times that of keys at the
         queries, and the product of values times that of the keys' inputs in W^K.
         """
-        queries = patterns.unturned
         at_queries = head * varying.mean((1, 2))
-        at_keys = head * (queries @ queries.mT / self.stack.key_width * varying).mean((1, 2))
+        at_keys = head * (patterns.unturned / self.stack.key_width * varying).mean((1, 2))
         if patterns.sizes is not None:
             of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
             mean = (np.square(of_keys) @ tokens.sizes / tokens.count)[..., None, None]
@@ -520,24 +503,20 @@ class GroupedAttention:
         """
         stack, queries = self.stack, patterns.queries
         if not (stack.rotary and rotates):
-            products = above * (queries @ queries.mT)
-            return mean_sandwich(first.mT, products, second.mT, shifts=shifts) / stack.key_width
-        theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
+            return mean_sandwich(first.mT, above * patterns.products, second.mT, shifts=shifts) / stack.key_width
+        theta, half = frequencies(stack), stack.rotary_width // 2
         # Each head and sample has one, and all together are spread evenly.
         batch, heads = queries.shape[:2]
         steps = (np.arange(heads * SAMPLES) + self.generator.random((batch, 1))) * (half / (heads * SAMPLES))
-        indices = self.generator.permuted(steps.astype(int), axis=1).reshape(batch, heads, 1, 1, SAMPLES)
-        for sample in range(SAMPLES):
-            index = indices[..., sample]
-            real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
-            pair, phase = (real + 1j * imaginary)[..., 0], np.exp(-1j * theta[index[..., 0]] * tokens.places)
-            # As each key sees the queries, whose products are those of the real and of the imaginary parts.
-            seen = numbers(pair, tokens.sequences)[..., None] * numbers(phase, tokens.sequences)[..., None, :]
-            parts = np.stack([seen.real, seen.imag], 2)
-            side = (parts * first[:, :, [sample]]).mT
-            other = side if second is first else (parts * second[:, :, [sample]]).mT
-            part = mean_sandwich(side, above[:, :, [sample % above.shape[2]]], other, shifts=shifts)
-            kernel = kernel + part * (2 * half / SAMPLES)
+        index = self.generator.permuted(steps.astype(int), axis=1).reshape(batch, heads, SAMPLES, 1)
+        real, imaginary = (np.take_along_axis(queries[:, :, 0].mT, index + shift, 2) for shift in (0, half))
+        pair, phase = (numbers(part, tokens.sequences) for part in
+                       (real + 1j * imaginary, np.exp(-1j * theta[index] * tokens.places)))  # fmt: skip
+        # As each key sees the queries, whose products are those of the real and of the imaginary parts.
+        seen = pair[..., None] * phase[..., None, :]
+        side, other = (np.concatenate([part * seen.real, part * seen.imag], 2).mT for part in (first, second))
+        every = np.concatenate([above] * 2, 2) if above.shape[2] > 1 else above
+        kernel = 2 * half * mean_sandwich(side, every, other, shifts=shifts)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
             kernel = kernel + mean_sandwich(first.mT, above * (rest @ rest.mT), second.mT, shifts=shifts)
@@ -569,7 +548,7 @@ class GroupedAttention:
         at_queries = (second * after(a1q, a1.mT) - part - part.mT).mean((1, 2))
         # At keys, of one of a group's tokens.
         a1, a = (part / (of_keys * sizes)[..., None, :] for part in (slopes, changed))
-        products = tokens.pairs * (patterns.queries @ patterns.queries.mT)
+        products = tokens.pairs * patterns.products
         of_first = first * products
         part = before(a1.mT, after(of_first, a) * u - after(of_first * w, a)).mean((1, 2))
         return at_queries * turning, (mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT) * turning

@@ -40,7 +40,8 @@ class GroupedPatterns:
         own: weights of one token of each group, in a sum that contains it, (batch, heads, samples, S, r, r).
         own_changed: `own` times the slopes of a cap on logits.
         queries: rotated queries, with the kernel's covariance or after their norm, (batch, heads, 1, S r, d_k).
-        unturned: these queries before rotary positions turn them.
+        products: inner products of these queries, (batch, heads, 1, S r, S r).
+        unturned: these products before rotary positions turn the queries.
         mean_keys: common part of the keys of a group, (batch, heads, 1, S r, d_k).
         own_keys: keys of the one token, (batch, heads, samples, S r, d_k).
         attended: mean key under a row's weights, (batch, heads, samples, S r, d_k).
@@ -54,6 +55,7 @@ class GroupedPatterns:
     own: Array
     own_changed: Array
     queries: Array
+    products: Array
     unturned: Array
     mean_keys: Array
     own_keys: Array
@@ -67,11 +69,11 @@ class GroupedPatterns:
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
         """
-        of_one = chosen[: len(chosen) // self.mean.shape[3]]
+        of_one, pairs = chosen[: len(chosen) // self.mean.shape[3]], (..., chosen[:, None], chosen)
         return replace(
             self, mean=self.mean[..., of_one, :], changed=self.changed[..., of_one, :], own=self.own[..., of_one, :],
             own_changed=self.own_changed[..., of_one, :], queries=self.queries[..., chosen, :],
-            unturned=self.unturned[..., chosen, :], attended=self.attended[..., chosen, :],
+            products=self.products[pairs], unturned=self.unturned[pairs], attended=self.attended[..., chosen, :],
             sizes=None if self.sizes is None else (self.sizes[0][..., chosen], *self.sizes[1:]),
         )  # fmt: skip
 
@@ -120,18 +122,18 @@ def grouped_patterns(
     extra, energies = numbers(extra, sequences), np.square(leaning).sum(-1)[..., None]
     variance = energies * extra[..., None, :]
     level, slopes = _mean_weight(stack, leaning @ of_means.mT, variance)
-    logits, own_slopes = _capped(stack, leaning @ of_own.mT)
-    if alone.ndim:  # of a text
-        of_alone = energies * numbers(alone, sequences)[..., None, :]
-        logits, own_slopes = _mean_weight(stack, leaning @ of_own.mT, of_alone)
-    seen, words = layout.seen > 0, None
+    logits = leaning @ of_own.mT
+    logits, own_slopes = (
+        _mean_weight(stack, logits, energies * numbers(alone, sequences)[..., None, :])
+        if alone.ndim  # of a text
+        else _capped(stack, logits)
+    )
+    seen, share, words, of_probes = layout.seen > 0, layout.seen / layout.sizes, None, np.zeros(())
     highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
     expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
-    share = layout.seen / layout.sizes
     sums, without = (share * _sum_of(number, weights, expected) for number in (layout.sizes, layout.sizes - 1.0))
     total = sums.sum(-1, keepdims=True)
     holding = total - sums + without + weights
-    of_probes = np.zeros(())
     if isinstance(tokens, TextLayout):
         # Given a token's logit, the mean weight of another one of its word.
         lean, spread = (part[..., tokens.one.of_probe] for part in (level, variance))
@@ -150,13 +152,11 @@ def grouped_patterns(
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
     drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - drawn) @ extra[..., :, None]
-    attended = (changed - drawn) @ of_means
-    attended += drawn @ np.roll(of_own, -1, 2)
-    attended = joined(attended + leans * leaning)
-    single_changed = single * own_slopes if stack.logit_softcap else single
+    attended = joined((changed - drawn) @ of_means + drawn @ np.roll(of_own, -1, 2) + leans * leaning)
     return GroupedPatterns(
-        mean, changed, single, single_changed, queries, unturned, mean_keys, keys, attended, sizes, words
-    )
+        mean, changed, single, single * own_slopes if stack.logit_softcap else single, queries, queries @ queries.mT,
+        unturned @ unturned.mT, mean_keys, keys, attended, sizes, words,
+    )  # fmt: skip
 
 
 def _queries_and_keys(
@@ -173,9 +173,9 @@ def _queries_and_keys(
         of_rows: kernel of the tokens that attend.
 
     Returns:
-        Queries that no rotary positions turn yet, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by those
-        of queries, of a group's keys around the mean key and of the part that the key of one token lacks; then the
-        divisors of norms, or None.
+        Queries that no rotary positions turn yet, groups' mean keys, and keys of one token; then the scale of logits,
+        and the variances, divided by those of queries, of a group's keys around the mean key and of the part that the
+        key of one token lacks; then the divisors of norms, or None.
     """
     smooth, extra = tokens.smooth_and_own(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)

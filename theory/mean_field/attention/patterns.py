@@ -222,7 +222,7 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
 
     Source: Su et al. (2021), section 3.4.2.
     """
-    cos, sin = cosines_and_sines(stack, places)
+    cos, sin = _turning(stack.rotary_base, stack.rotary_width, places.tobytes(), places.dtype.str)
     half, sin = cos.shape[1], sense * sin
     first, second = rows[..., :half], rows[..., half : 2 * half]
     result = np.empty_like(rows)
@@ -233,11 +233,6 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
     result[..., half : 2 * half] += np.multiply(first, sin, out=crossed)
     result[..., 2 * half :] = rows[..., 2 * half :]
     return result
-
-
-def cosines_and_sines(stack: Stack, places: NDArray[Any]) -> tuple[Array, Array]:
-    """Return cosines and sines of the rotary angles at given positions, (N, pairs of coordinates) each."""
-    return _turning(stack.rotary_base, stack.rotary_width, places.tobytes(), places.dtype.str)
 
 
 @lru_cache(maxsize=32)  # every layer and step turns the same places
