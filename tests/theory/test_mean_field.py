@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.gaussian import softmax_overlap
 from theory.mean_field.inputs import Inputs, of_counted
-from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
+from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout, eigen_root
 from theory.mean_field.recursion import recursion
 
 
@@ -200,3 +200,10 @@ def test_positions_that_count_are_all_subsets_of_their_number(share, count):
     assert_allclose(of_counted(stack, MatrixLayout(5), kernel), kernel * together, rtol=1e-14)
     pair = of_counted(stack, PairLayout(5), Pair(1.3, 0.3))
     assert_allclose((pair.diagonal, pair.off), (1.3 * together[0, 0], 0.3 * together[0, 1]), rtol=1e-14)
+
+
+def test_roots_differ_by_rounding_only_where_eigenvalues_are_equal():
+    """The eigenvectors are then arbitrary, and processors return different ones."""
+    noise = 1e-13 * np.random.default_rng(0).standard_normal((6, 6))
+    equal = 0.5 + 0.5 * np.eye(6)
+    assert np.allclose(eigen_root(equal + noise + noise.T), eigen_root(equal), atol=1e-11)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, eigen_root
 
 # So many samples, or as many as make arrays of so many numbers of n² a sample, but no fewer than these.
 SAMPLES, _FEWEST, _ENTRIES = 4096, 256, 2**21
@@ -25,6 +25,5 @@ def gaussian_samples(kernel: Array, generator: np.random.Generator, most: int = 
     half = gaussian_sample_count(n, most) // 2 + n
     z = generator.standard_normal((half, n))
     z = z @ np.linalg.inv(np.linalg.cholesky(z.T @ z / half)).T
-    values, vectors = np.linalg.eigh(kernel)
-    draws = z @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    draws = z @ eigen_root(kernel)
     return np.concatenate([draws, -draws])

@@ -357,9 +357,10 @@ def cholesky(kernel: Array) -> Array:
 
 
 def eigen_root(kernel: Array) -> Array:
-    """Return a matrix F with F Fᵀ = K for a kernel K of any rank, with negative eigenvalues set to 0.
+    """Return the symmetric matrix F with F F = K for a kernel K of any rank, with negative eigenvalues set to 0.
 
-    Groups of tokens may cause negative eigenvalues.
+    Groups of tokens may cause negative eigenvalues. Unlike the eigenvectors, F is a continuous function of K, so that
+    samples of tokens are equal to rounding on all processors.
     """
     values, vectors = np.linalg.eigh(kernel)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT)
