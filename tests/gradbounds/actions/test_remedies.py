@@ -1,6 +1,5 @@
 """Which single change would even out a network's layers, and what is said where none does."""
 
-import json
 import re
 from dataclasses import replace
 from unittest import mock
@@ -50,7 +49,8 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
     table = layer_table(predict(stack, patterns=64), None)
     found, line = remedies.remedy(stack, table, budget.Budget.of("1m", "1GB"))
     assert line == found.line() and found.values == change
-    assert ("embedded tokens" in line) == (stack.embeddings == "tied" and [*change] == ["embedding_scale"])
+    head = line.partition("Not")[0]
+    assert ("embedded tokens" in head) == (stack.embeddings == "tied" and [*change] == ["embedding_scale"])
     here, there = furthest(stack), furthest(replace(stack, **change))
     assert here > 1.5 and there < max(1.2, here**0.5)
     assert found.first_over_last == pytest.approx(there, abs=0.03)
@@ -61,10 +61,10 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    row = "input embedding 10x, output matrix unchanged: 0.99x (WV) to 1.02x (W2) for one sequence of 8 tokens, same loss;"
-    assert f"{row} --compare embedding_scale=10 Critical" in said
-    assert main(["predict", "--placement", "pre", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
+    row = (
+        "input embedding 10x, output matrix unchanged: 0.99x (WV) to 1.02x (W2) for one sequence of 8 tokens, same loss"
+    )
+    assert f"{row}; --compare embedding_scale=10 Critical" in said
 
 
 @pytest.mark.parametrize(
