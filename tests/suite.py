@@ -1,8 +1,11 @@
 """Global state of the suite: one torch thread, checked shapes, one parser; GPU tests skipped where there is none."""
 
 import gc
+import importlib
 import os
 import signal
+import sys
+from types import ModuleType
 
 from jaxtyping import config, install_import_hook
 
@@ -94,6 +97,23 @@ def built_once(build: Callable[..., Any]) -> Callable[..., Any]:
     return built
 
 
+class Uncompiled(ModuleType):
+    """The two functions of `torch._dynamo` that optimizers call; all of it, where something else is asked for.
+
+    To load all of it at the first step of an optimizer takes two seconds in every process.
+    """
+
+    graph_break = staticmethod(lambda: None)
+    disable = staticmethod(lambda function, *_, **__: function)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        sys.modules.pop(self.__name__)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+sys.modules.setdefault("torch._dynamo", Uncompiled("torch._dynamo"))
 sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
 try:

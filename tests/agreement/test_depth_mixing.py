@@ -16,7 +16,6 @@ from simulate.runs.inputs import network_inputs
 from tests.helpers.agreement import off
 from tests.helpers.random_mixing import MIXED, mixed_stack
 from theory import Stack, predict
-from theory.mean_field import depth_mixing
 from theory.stack.depth_mixing import SCHEMES, mixing_matrix
 
 GATE = float(torch.sigmoid(torch.tensor(-1.0, dtype=torch.float64)))
@@ -152,21 +151,6 @@ def test_a_chain_is_a_network_without_residual():
     chain = predict(replace(SMALL, depth_mixing=np.eye(7).tolist()))
     without = predict(replace(SMALL, residual_scale=0.0))
     assert all(np.allclose(chain[name], without[name], rtol=1e-12) for name in without)
-
-
-PLANTED = {
-    "weights are not squared": lambda kernels, weights, right: right(kernels, weights**0.5),
-    "only the newest output is read": lambda kernels, weights, right: kernels[-1] * weights[-1],
-    "the lowest reader alone passes back": lambda kernels, weights, right: kernels[0] * weights[0],
-}
-
-
-@pytest.mark.parametrize("error", PLANTED)
-def test_planted_errors_are_seen(monkeypatch, error):
-    stack = replace(SMALL, width=512, depth_mixing="attention_residuals")
-    right = depth_mixing.weighted_sum
-    monkeypatch.setattr(depth_mixing, "weighted_sum", lambda k, w: PLANTED[error](k, w, right))
-    assert off(sample(stack, draws=96, seed=1), predict(stack))[0] > 1
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,13 @@
 
 import json
 from dataclasses import fields, replace
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from simulate import sample
-from simulate.network import transformer as network
 from tests.helpers.agreement import off
 from tests.helpers.relaxed_cases import ALONE, TOGETHER
 from tests.helpers.same_law import differences, numbers
@@ -51,37 +48,6 @@ def small(relaxed, placement):
 def test_the_network_is_the_slow_one(relaxed, placement):
     """In one placement each, by turns: the code of a placement and of a relaxation meet in the norms alone."""
     assert deviation(small(relaxed, placement)) < 1e-9
-
-
-PLANTED = {
-    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "activation_of", lambda *_: lambda u: u),
-    "GELU by its tanh approximation": (
-        {"activation": "gelu"}, "activation_of", lambda *_: partial(torch.nn.functional.gelu, approximate="tanh"),
-    ),
-    "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
-    "a window of one token more": (
-        {"window": 2, "mask": "causal"}, "_masked",
-        lambda stack, logits, right=network._masked: right(replace(stack, window=3), logits),
-    ),
-    "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),
-    "a memory that is not what the encoder gives": (
-        {"source_tokens": 5}, "attention",
-        lambda stack, engine, record, x, memory=None, right=network.attention: right(
-            stack, engine, record, x, None if memory is None else memory * 1.1
-        ),
-    ),
-    "smoothing forgotten": (
-        {"label_smoothing": 0.3}, "sequence_loss",
-        lambda logits, labels, _: torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(1),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("error", PLANTED)
-def test_planted_errors_are_seen(monkeypatch, error):
-    relaxed, name, wrong = PLANTED[error]
-    monkeypatch.setattr(network, name, wrong)
-    assert deviation(small(relaxed, "post")) > 1e-4
 
 
 BY_TURNS = [

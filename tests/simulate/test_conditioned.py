@@ -2,8 +2,6 @@
 
 import platform
 import resource
-from functools import cache
-from itertools import cycle
 
 import numpy as np
 import psutil
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from simulate import Cell, sample
-from simulate.network import allocator, conditioned, replays
+from simulate.network import allocator, replays
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
@@ -141,50 +139,6 @@ def test_the_law_is_the_dense_engines(placement, d, n, depth, repeat):
     stack = Stack(placement=placement, width=d, depth=depth, tokens=n, vocab=6)
     dense, other = (numbers(stack, engine, 3000, 7, repeat=repeat) for engine in ("dense", "conditioned"))
     assert differences(dense, other) == []
-
-
-def independent(rows, gradient, lower, extra, forward, fresh, fresh_extra):
-    again = forward[:, torch.randperm(forward.shape[1], generator=torch.Generator().manual_seed(0))].roll(1, 0)
-    return pulled_back(rows, gradient, lower, extra, again, fresh, fresh_extra)
-
-
-def unprojected(rows, gradient, lower, extra, forward, fresh, fresh_extra):
-    known = torch.linalg.solve_triangular(lower, gradient @ forward.mT, upper=False, left=False)
-    return fresh + known @ rows
-
-
-def wrong_side(rows, gradient, lower, extra, forward, fresh, fresh_extra):
-    return pulled_back(rows, gradient, lower.mT.contiguous().tril(), extra, forward, fresh, fresh_extra)
-
-
-def rootless(gram, ridge, least=0.0):
-    size = gram.diagonal(dim1=-2, dim2=-1)
-    return torch.diag_embed(size.sqrt()), ridge * size.mean(-1)[:, None, None]
-
-
-PLANTED = {
-    "backward independent of forward": ("pulled_back", independent),
-    "projection left out": ("pulled_back", unprojected),
-    "conditioned on the wrong side": ("pulled_back", wrong_side),
-    "rows uncorrelated for want of a root": ("factor", rootless),
-}
-
-
-def planted_stack(placement):
-    return Stack(placement=placement, width=16, depth=2, tokens=6, vocab=6)
-
-
-@cache
-def drawn_densely(placement):
-    """What every planted error is held against."""
-    return numbers(planted_stack(placement), "dense", 3000, 7)
-
-
-@pytest.mark.parametrize(("error", "placement"), list(zip(PLANTED, cycle(["post", "pre"]), strict=False)))
-def test_planted_errors_are_seen(monkeypatch, placement, error):
-    dense = drawn_densely(placement)
-    monkeypatch.setattr(conditioned, *PLANTED[error])
-    assert differences(dense, numbers(planted_stack(placement), "conditioned", 3000, 7))
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """The engine without a stream: its derivation in one layer, its law beside the dense engine's, and what it refuses."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import sympy as sp
 import torch
 
 from simulate import Cell, sample
-from simulate.network import conditioned, gram, transformer
 from simulate.network.gram import GramEngine, rebased
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block, sample_blocks
@@ -102,50 +100,6 @@ def test_the_law_is_the_dense_engines(name):
     stack, repeat = Stack(**{"depth": 2, "vocab": 6} | LAWS[name]), name == "equal rows"
     dense, other = (numbers(stack, engine, DRAWS, 7, repeat=repeat) for engine in ("dense", "gram"))
     assert differences(dense, other) == []
-
-
-def one_degree_more(engine, degrees):
-    return CHI(engine, degrees + 1)
-
-
-def without_cross_term(frame, rows, std=1.0):
-    found = NORMAL(frame, rows, std)
-    found[..., : frame.used - rows] = 0.0
-    return found
-
-
-def with_the_mean(x, stack):
-    return gram.normalized(x, replace(stack, normalization="rms"))
-
-
-def independent(gram_matrix, ridge, least=0.0):
-    lower, extra = conditioned.factor(gram_matrix, ridge, least)
-    return (lower.roll(1, 0), extra) if ridge == gram._RIDGE else (lower, extra)
-
-
-CHI, NORMAL = RandomStreams.chi, gram.Frame.normal
-PLANTED = {
-    "a degree too many": (RandomStreams, "chi", one_degree_more),
-    "a cross term left out": (gram.Frame, "normal", without_cross_term),
-    "the mean's direction forgotten": (transformer, "normalized", with_the_mean),
-    "a frame of another draw": (gram, "factor", independent),
-}  # fmt: skip
-
-
-# Narrow, so that one dimension counts.
-PLANTED_STACK = Stack(width=8, depth=2, tokens=1, vocab=6)
-
-
-@cache
-def drawn_densely():
-    return numbers(PLANTED_STACK, "dense", DRAWS, 7)
-
-
-@pytest.mark.parametrize("error", PLANTED)
-def test_planted_errors_are_seen(monkeypatch, error):
-    dense = drawn_densely()
-    monkeypatch.setattr(*PLANTED[error])
-    assert differences(dense, numbers(PLANTED_STACK, "gram", DRAWS, 7))
 
 
 @pytest.mark.parametrize(("fields", "what"), [

@@ -10,7 +10,6 @@ from theory.configurations import PUBLISHED, stack_from_config
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules
 from theory.mean_field.attention.grouped import GroupedAttention, grouped_patterns
-from theory.mean_field.cost import representatives
 from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.kernels import cholesky
 from theory.mean_field.prediction import predict_sequences
@@ -59,25 +58,13 @@ def off(one, other):
     ]
 
 
-@pytest.fixture(scope="module")
-def of_all():
-    return predict(replace(WIDE, **CASES["sigmoid"]), patterns=64)
-
-
-def test_groups_are_as_all_of_their_tokens(of_all):
+def test_groups_are_as_all_of_their_tokens():
     """Of some 30 numbers, loads too, none is beyond 1.5% and 4.5 standard errors: a false alarm in 5000 runs."""
+    of_all = predict(replace(WIDE, **CASES["sigmoid"]), patterns=64)
     assert len(token_groups(64, causal=False).sizes) == 16
     found = predict(of_all.stack, grouped=True, patterns=64)
     assert max(error.max() for _, error in deviations(found, of_all).values()) < 0.1
     assert not off(found, of_all)
-
-
-def test_tokens_of_one_choice_are_seen(of_all, monkeypatch):
-    """Planted: all tokens of a representative have the logits of the first."""
-    tokens = representatives(of_all.stack)
-    first = np.searchsorted(tokens.group, tokens.group)
-    monkeypatch.setattr(rules, "cholesky", lambda kernel: cholesky(kernel)[..., first, :])
-    assert off(predict(of_all.stack, grouped=True, patterns=64), of_all)
 
 
 @pytest.mark.quick
