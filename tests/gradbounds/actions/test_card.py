@@ -10,7 +10,7 @@ import pytest
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_table
-from gradbounds.actions import card
+from gradbounds.actions import card, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import profiles, relative_updates
@@ -25,6 +25,13 @@ GATED = {
     "intermediate_size": 256, "vocab_size": 128, "max_position_embeddings": 16,
 }  # fmt: skip
 OF_T5 = {"d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 128, "feed_forward_proj": "relu"}
+
+
+@pytest.fixture(autouse=True)
+def _few_changes(request, monkeypatch):
+    """Try changes that would even out the layers only for the case that looks at them, as they take most of a card."""
+    if "no tested change" not in request.node.name:
+        monkeypatch.setattr(remedies, "_changes", lambda *_: iter(()))
 
 
 def found(capsys, *arguments):

@@ -128,10 +128,16 @@ def test_bad_pairs_are_one_line(tmp_path, capsys, line, error):
 
 def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
     """A sum over a model's batch counts its whole context. Each log is judged by a quick prediction."""
-    logs = log(tmp_path, "a", 8 * 1024 * LOSS, 8 * 1024 * 15.3), log(tmp_path, "b", LOSS, 15.3)
-    assert main(["predict", "--like", "gpt2", "--batch", "8", "--logged", *map(str, logs)]) == 1
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = ["predict", "--config", f"{tmp_path}/config.json", "--batch", "8", "--patterns", "2"]
+    assert main([*model, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    loss, norm = first["loss"], first["gradient_norm"]
+    logs = log(tmp_path, "a", 512 * loss, 512 * norm), log(tmp_path, "b", loss, norm)
+    assert main([*model, "--logged", *map(str, logs)]) == 1
     printed = capsys.readouterr().out
-    assert "sums loss and gradient over the 8192 tokens of the batch" in printed
+    assert "sums loss and gradient over the 512 tokens of the batch" in printed
     assert (
         f"{logs[0]}: not as predicted (the loss is" in printed.partition("The logs differ.")[0]
         and f"{logs[1]}: as predicted\n" in printed
