@@ -33,7 +33,7 @@ def same(values, expected, margin):
 def test_first_order_and_second(fields):
     """At V = 2d, where most of u'Gu is what V/d adds; without it, and with a tangent kernel 30% off, it differs."""
     stack = Stack(**({"width": 96, "depth": 1, "tokens": 3, "vocab": 192, "output_scale": 0.5} | fields))
-    found = {"sgd": [], "muon": [], "polar": []}
+    found = {"sgd": [], "muon": []}
     for seed in range(NETWORKS):
         problem = first_step_problem(stack, seed=seed)
         loss, gradient = gradients(problem)

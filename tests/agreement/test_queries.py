@@ -10,7 +10,6 @@ import pytest
 
 from checks.theory_and_samples import comparison
 from simulate import sample
-from simulate.network import transformer as network
 from tests.helpers.agreement import off
 from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
@@ -37,20 +36,6 @@ CASES = [
 @pytest.mark.parametrize(("case", "placement"), list(zip(CASES, cycle(["post", "pre"]))), ids=str)
 def test_the_network_is_the_slow_one(case, placement):
     assert deviation(replace(SMALL, placement=placement, **case)) < 1e-9
-
-
-def test_planted_errors_are_seen(monkeypatch):
-    monkeypatch.setattr(network, "_masked", lambda stack, logits: logits)
-    assert deviation(replace(SMALL, mask="causal")) > 1e-3
-    monkeypatch.undo()
-    right = network.apply_weight
-
-    def swapped(stack, engine, role, rows):
-        """Queries twice their size."""
-        return right(stack, engine, role, rows) * (2.0 if role == "WQ" else 1.0)
-
-    monkeypatch.setattr(network, "apply_weight", swapped)
-    assert deviation(SMALL) > 1e-3
 
 
 THEORY = [
@@ -89,10 +74,10 @@ THEORY = [
 def test_theory_is_what_samples_do(case):
     """Every quantity of every layer within 3% or 4 standard errors, of samples and of sampled patterns together.
 
-    Of so many patterns the error is some 0.4% of W^Q's gradient, and less elsewhere.
+    Of so many patterns the error is some 0.6% of W^Q's gradient, and less elsewhere.
     """
     stack = Stack(**{"width": 512, "depth": 2, "tokens": 4, "vocab": 64} | case)
-    worst, names = off(sample(stack, draws=128, seed=4), predict(stack, patterns=512))
+    worst, names = off(sample(stack, draws=128, seed=4), predict(stack, patterns=256))
     assert worst <= 1, names
 
 

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from gradbounds.cli import main
 from simulate import sample
-from simulate.network.tied_words import Words
 from simulate.text import read_windows
 from tests.helpers.agreement import deviations, off
 from tests.helpers.twins.relaxed import deviation
@@ -45,21 +43,6 @@ def test_behind_a_transform_words_add_to_their_own_matrix_alone(text):
     others = [name for name in untied if name != "grad_sq_Wemb"]
     assert all(np.array_equal(untied[name], predict(tied, windows)[name]) for name in others)
     assert {row["quantity"] for row in deviations(samples, untied) if row["of what is allowed"] > 1} == {"grad_sq_Wemb"}
-
-
-def test_planted_errors_are_seen(monkeypatch, text):
-    stack, windows = Stack(width=12, depth=2, tokens=4, vocab=9, **TIED), read_windows(text, tokens=4, vocab=9)
-    right = Words.put_in
-
-    def put_in_twice(self, logits, output):
-        """Every repetition put in, as if it were a word of its own."""
-        return right(Words(self.ids, torch.arange(self.ids.shape[1]).expand_as(self.ids), self.rows), logits, output)
-
-    monkeypatch.setattr(Words, "put_in", put_in_twice)
-    assert deviation(stack, windows) > 1e-4
-    monkeypatch.undo()
-    monkeypatch.setattr(Words, "gradient_sq", lambda self, stack, _, rows: rows.square().sum((1, 2)))
-    assert deviation(stack, windows) > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Kinds of faults that public problems had are named in a family that needs no library; the evidence has all.
 
-Kinds that test_one_report plants as well, or that differ from another by their labels alone, are in the evidence.
+Kinds that test_one_report or test_attention_alarms plants as well, and kinds of one cause, are in the evidence.
 """
 
 import pytest
@@ -13,8 +13,9 @@ from tests.helpers.single_modules import OF_TRANSFORMERS
 ELSEWHERE = {
     "q.k without 1/sqrt(d_k), all layers", "softmax over queries, all layers", "no mask, next word",
     "heads for positions, labels at random", "the other triangle, labels at random", "epsilon of 1, one layer",
-    "norms times their input", "every matrix from one seed", "rows that repeat, all layers",
-    "output matrix of N(0, 1)", "biases of attention that nobody wrote", "norms that are not called",
+    "norms times their input", "every matrix from one seed", "rows that repeat, all layers", "q.k times sqrt(d_k)",
+    "q.k over sqrt(d)", "no mask, labels at random", "output matrix of N(0, 1)",
+    "biases of attention that nobody wrote", "norms that are not called",
 }  # fmt: skip
 
 

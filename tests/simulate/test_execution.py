@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from simulate import Cell, Run, free_memory, read_windows, sample
-from simulate.network.random_streams import RandomStreams
 from simulate.runs import execution, memory
 from simulate.runs.cost import block_bytes
 from simulate.runs.execution import Execution, sample_task
@@ -53,11 +52,6 @@ def differences(cell, blocks):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_batch_changes_nothing(stack, engine, dtype):
     assert differences(Cell(stack, engine, dtype=dtype), [3, 0, 7]) == 0
-
-
-def test_a_shared_stream_is_seen(monkeypatch):
-    monkeypatch.setattr(RandomStreams, "_parts", lambda self, numbers: [(numbers, self._generators[0])])
-    assert differences(Cell(*CELLS[0]), [0, 1]) > 0
 
 
 def test_tasks(monkeypatch):

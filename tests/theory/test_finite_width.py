@@ -91,12 +91,12 @@ def test_sub_layers_against_matrices(build):
 
     x is centred and of norm √d, the gradient above uniform off 1 and the sub-layer's output. μ = 0 would be seen.
     """
-    d, draws, branch = 32, 30_000, build()
+    d, draws, branch = 32, 15_000, build()
     rng = np.random.default_rng(1)
 
     ones, parts = np.ones((1, d)), []
-    for _ in range(20):
-        size = draws // 20
+    for _ in range(10):
+        size = draws // 10
         x, u = (off(rng.normal(size=(size, d)), ones) for _ in range(2))
         x *= np.sqrt(d) / np.linalg.norm(x, axis=1, keepdims=True)
         w1, w2 = rng.normal(0, d**-0.5, (2, size, d, d))
@@ -220,12 +220,12 @@ def test_pre_norm_gradient_leans_on_the_stream():
 
     A gradient that is independent of the stream would have 1, one that the top's projector decides everywhere 0.
     """
-    d, depth, nets = 48, 2, 4000
+    d, depth, nets = 48, 2, 2000
     rng = np.random.default_rng(4)
 
     ones, found = np.ones((1, d)), []
-    for _ in range(8):
-        size = nets // 8
+    for _ in range(4):
+        size = nets // 4
         x, steps, squares = rng.normal(size=(size, d)), [], []
         for inner in (False, True) * depth:
             centred = off(x, ones)

@@ -130,8 +130,8 @@ def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
     """A sum over a model's batch counts its whole context. Each log is judged by a quick prediction."""
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = ["predict", "--config", f"{tmp_path}/config.json", "--batch", "8", "--patterns", "2"]
-    assert main([*model, "--json"]) == 0
+    model = ["predict", "--config", f"{tmp_path}/config.json", "--batch", "8"]
+    assert main([*model, "--patterns", "2", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     loss, norm = first["loss"], first["gradient_norm"]
     logs = log(tmp_path, "a", 512 * loss, 512 * norm), log(tmp_path, "b", loss, norm)

@@ -52,7 +52,7 @@ def test_a_short_sequence_has_its_law(name):
     Of some 20 numbers none is beyond 1.5% and 4.5 standard errors, of at most 3%: a false alarm in 7000 runs.
     """
     stack = replace(WIDE, **SHORT[name])
-    relative, errors = _deviations(predict(stack, grouped=True, patterns=256), predict(stack, patterns=512))
+    relative, errors = _deviations(predict(stack, grouped=True, patterns=160), predict(stack, patterns=320))
     assert errors.max() < 0.03
     assert (np.abs(relative) < np.maximum(0.015, 4.5 * errors)).all()
 
@@ -137,21 +137,18 @@ def test_how_products_of_tokens_vary(fields, monkeypatch):
     np.testing.assert_allclose(found, measured, rtol=0.04)
 
 
-def test_more_tokens_than_coordinates(monkeypatch):
-    """n/d = 2 beside 48 networks: W^Q and W^K within 4% and 4 standard errors, and 30% below without that term."""
+def test_more_tokens_than_coordinates():
+    """n/d = 2 beside 48 networks: W^Q and W^K within 4% and 4 standard errors; of that term they have 30%."""
     from simulate import sample
 
     stack = replace(WIDE, width=128, head_width=0, heads=2, depth=1, tokens=256, query_key_scale=0.5)
     draws = sample(stack, draws=48, seed=3)
-    within, without = predict(stack, grouped=True, patterns=96), None
-    monkeypatch.setattr(GroupedAttention, "_of_pairs", lambda *_: (0.0, 0.0))
-    without = predict(stack, grouped=True, patterns=96)
+    within = predict(stack, grouped=True, patterns=96)
     for name in ("grad_sq_WQ", "grad_sq_WK"):
         values = np.asarray(draws[name])[:, 0]
         error = np.hypot(values.std(ddof=1) / 48**0.5, within.errors[name][0]) / values.mean()
         assert error < 0.03
         assert abs(within[name][0] / values.mean() - 1.0) < 0.04 + 4.0 * error
-        assert without[name][0] / values.mean() < 0.8
 
 
 def test_gated_units_of_more_tokens_than_coordinates(monkeypatch):

@@ -85,19 +85,6 @@ def test_heads_of_a_group_ask_the_same_keys(monkeypatch):
         assert_one_law(*of_a_group(monkeypatch, separate=True))
 
 
-def test_another_law_is_seen(monkeypatch):
-    """Products of keys that do not go with the logits, though each is right alone."""
-    right = patterns._query_and_key_roots
-
-    def apart(shape, head_width, generator):
-        rows, along, _ = right(shape, head_width, generator)
-        return rows, along, right(shape, head_width, generator)[2]
-
-    monkeypatch.setattr(patterns, "_query_and_key_roots", apart)
-    with pytest.raises(AssertionError):
-        compare(monkeypatch, 4, tied=False)
-
-
 def test_a_root_is_as_wide_as_its_degrees():
     generator = np.random.default_rng(0)
     assert wishart_root((5, 3), 0, generator).shape == (5, 3, 0)

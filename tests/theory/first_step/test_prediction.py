@@ -73,7 +73,7 @@ def test_a_softmax_without_curvature_is_refused():
 @pytest.mark.parametrize("fields", RELAXED)
 def test_gain_is_the_squared_gradient(fields):
     """For u = g, by matrix, of the recursion that the way down of this module does not share; ReZero's scalars stay."""
-    stack = Stack(**({"width": 256, "depth": 3, "tokens": 4, "vocab": 16} | fields))
+    stack = Stack(**({"width": 256, "depth": 2, "tokens": 4, "vocab": 16} | fields))
     step, predicted = first_step(stack), predict(stack)
     total = sum(float(np.sum(value)) for name, value in predicted.items() if name.startswith("grad_sq_W"))
     assert step.gain == pytest.approx(total, rel=1e-6)
