@@ -40,7 +40,6 @@ def test_the_network_is_the_slow_one(case, placement):
 
 THEORY = [
     {"query_key_scale": 0.5, "depth": 4, "tokens": 8},
-    {"query_key_scale": 1.0, "heads": 4, "mask": "causal"},
     {"query_key_scale": 1.2, "heads": 8, "rotary": 1.0, "mask": "causal", "placement": "pre", "tokens": 6},
     {"query_key_scale": 0.6, "heads": 16, "rotary": 0.5, "sequences": 2, "input_correlation": 0.8},
     {"query_key_scale": 0.5, "heads": 8, "query_key_norm": "head", "norm_epsilon": 0.1},
@@ -48,9 +47,7 @@ THEORY = [
     {"query_key_scale": 0.7, "heads": 8, "query_key_norm": "all", "placement": "output", "rotary": 1.0},
     {"query_key_scale": 1.5, "heads": 6, "head_width": 32, "output_projection": "random", "init_std": 0.04},
     {"placement": "pre", "query_key_scale": 1.0, "mask": "causal", "output_projection": "random", "depth": 3},
-    {"placement": "pre", "query_key_scale": 0.8, "input_correlation": 0.5, "normalization": "rms"},
     {"placement": "peri", "query_key_scale": 1.0, "heads": 2, "sequences": 2},
-    {"placement": "scaled", "query_key_scale": 1.0, "activation": "gelu", "ffn_ratio": 2.0},
     {"placement": "deepnorm", "query_key_scale": 1.0, "dropout": 0.1},
     {"placement": "pre", "query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal", "heads": 2},
     {"attention_dropout": 0.2, "heads": 4},
@@ -58,7 +55,6 @@ THEORY = [
     {"query_key_scale": 1.0, "attention_dropout": 0.3, "placement": "peri", "heads": 2, "norm_epsilon": 0.1},
     {"query_key_scale": 1.0, "attention_dropout": 0.4, "attention_scale": "linear", "query_key": "tied", "depth": 1},
     {"placement": "residual", "query_key_scale": 1.0, "dropout": 0.1},
-    {"query_key_scale": 1.0, "attention_scale": "linear"},
     {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
     {"query_key_scale": 1.0, "query_gain": 0.0, "heads": 4, "mask": "causal"},
     {"query_key_scale": 1.0, "query_gain": 2.0, "key_gain": 0.6, "heads": 4, "source_tokens": 3, "placement": "pre"},
@@ -218,7 +214,7 @@ LAWS = [
 @pytest.mark.parametrize("case", LAWS, ids=str)
 def test_both_engines_have_one_law(case):
     stack = Stack(**{"width": 8, "depth": 2, "tokens": 3, "vocab": 5, "query_key_scale": 1.0} | case)
-    assert not differences(numbers(stack, "dense", 3000, 1), numbers(stack, "conditioned", 3000, 2))
+    assert not differences(numbers(stack, "dense", 2000, 1), numbers(stack, "conditioned", 2000, 2))
 
 
 def test_without_norms_the_rule_is_approximate():

@@ -29,8 +29,8 @@ OF_T5 = {"d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 128, "feed_forwa
 
 @pytest.fixture(autouse=True)
 def _few_changes(request, monkeypatch):
-    """Try changes that would even out the layers only for the case that looks at them, as they take most of a card."""
-    if "mixtral" not in request.node.name:
+    """Leave out changes that even out the layers, which take most of a card; two cases look at them."""
+    if not any(word in request.node.name for word in ("mixtral", "advised_change")):
         monkeypatch.setattr(remedies, "changes_of", lambda *_: iter(()))
 
 
