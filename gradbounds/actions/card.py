@@ -312,20 +312,23 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     ]  # fmt: skip
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
-    try:
-        steps = batch_steps(
-            batch, [*RATES], result.values["batch"], law, positions=soon[0], networks=None if fine else 1
-        )
-    except ValueError:  # such as a mask of its own, for one number of tokens
-        return {"no_rule": f"no prediction with {soon[0]} tokens"}
-    scale = result.values["matrices_sq"] / steps["sgd"].gain
-    factor = rate_factor(stack, scale)
-    low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
-    critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
+    critical = dict[Optimizer, float]()
+    for count in (*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]):
+        try:
+            steps = batch_steps(
+                batch, [*RATES], result.values["batch"], law, positions=count, networks=None if fine else 1
+            )
+        except ValueError:  # such as a mask of its own, for one number of tokens
+            return {"no_rule": f"no prediction with {count} tokens"}
+        scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
+        critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
+    factor, fewer = rate_factor(stack, scale), _FEWER if soon[0] < POSITIONS else 1.0
     if min(critical.values()) <= 0.0:
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
+    if any(critical[name] < _FEWER * rate for name, rate in half.items()):
+        return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
     return {"positions": soon[0], "kernel_scale": scale} | {
-        name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
+        name: {"rate": rate, "low": rate * fewer / factor, "high": rate * factor} for name, rate in critical.items()
     }
 
 
@@ -500,11 +503,11 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
-    known = "in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "extrapolated range"
     return [
         f"Critical learning rate: above it, step 1 raises the loss (to second order); finer: {_RATE_VIEW}",
         *[
             card_row(name, f"quick estimate {rate}; {known} {low} to {high}")
+            for known in ["in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "extrapolated range"]
             for key, name in RATES.items()
             for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],

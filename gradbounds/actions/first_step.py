@@ -118,9 +118,9 @@ def _stepped(
 ) -> pd.DataFrame:
     """Return a row for every network and optimizer, with measurements in the given number of sampled networks."""
     rows: list[dict[str, Any]] = []
-    hidden = not sys.stderr.isatty()
-    bar = Console(stderr=True)
-    for stack, count in track(every, description="stepping", disable=hidden, transient=True, console=bar):
+    for stack, count in track(
+        every, description="stepping", disable=not sys.stderr.isatty(), transient=True, console=Console(stderr=True)
+    ):
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -205,9 +205,10 @@ def _noise_scale(stack: Stack) -> float:
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
     """State which networks are not sampled and stepped, and why."""
     reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "sampled_step")}
-    lines = [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
-    large = any(map(_is_large, stacks))
-    return lines + [f"\nNetworks of more than {_LARGEST:.0e} parameters are not stepped."] * large
+    return [
+        *(f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()),
+        *[f"\nNetworks of more than {_LARGEST:.0e} parameters are not stepped."] * any(map(_is_large, stacks)),
+    ]
 
 
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:

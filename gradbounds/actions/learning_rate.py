@@ -99,10 +99,9 @@ def predict_rate(
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
-    compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
-    solved_again = 5 * ("muon" in optimizers)  # its noise with the rank of a text, and positions whose ids differ
-    seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
-    with shown(f"predicting the first step of {len(optimizers)} optimizers", seconds):
+    # The factor of the batch needs SGD's step; Muon has noise with the rank of a text, and positions whose ids differ.
+    solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
+    with shown(f"predicting the first step of {len(optimizers)} optimizers", solved * seconds_of(stack)):
         by_name = batch_steps(stack, optimizers, batch, law)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]
@@ -113,7 +112,6 @@ def predict_rate(
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    text = f" of --text {asked.text}" * (asked.text is not None)
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -121,8 +119,9 @@ def predict_rate(
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
-            *_table(table), "", *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
+            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
+            f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(table), "",
+            *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *note_lines(notes),
@@ -144,12 +143,11 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
         return None
-    sgd = steps["sgd"] if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)["sgd"]
-    return sum(float(np.nansum(square)) for square in squares.values()) / sgd.gain
+    gain = (steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law))["sgd"].gain
+    return sum(float(np.nansum(square)) for square in squares.values()) / gain
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    names = ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate")
     rows = [
         (
             row.optimizer,
@@ -161,7 +159,9 @@ def _table(table: pd.DataFrame) -> list[str]:
         )
         for row in table.itertuples()
     ]  # fmt: skip
-    return table_lines(names, rows)
+    return table_lines(
+        ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate"), rows
+    )
 
 
 def _sentences(
@@ -198,9 +198,9 @@ _FAR = (
     "The batch's squared gradient is {:.2g} times its approximation by few positions. Errors were measured from 0.2 on."
 )
 _MUON = (
-    "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19 networks.\n"
-    "The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with gated units,\n"
-    "5 and 2 times."
+    "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
+    "networks. The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with\n"
+    "gated units, 5 and 2 times."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

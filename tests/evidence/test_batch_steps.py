@@ -95,8 +95,7 @@ def stack(width: int, depth: int, kind: str) -> Stack:
         "placement": "pre", "output_projection": "random", "activation": "gelu", "ffn_ratio": 4.0,
     }  # fmt: skip
     if kind in ("gated", "llama"):
-        gated = {"ffn": "gated", "activation": "silu", "ffn_ratio": 2.5, "normalization": "rms", "rotary": 1.0}
-        fields |= gated
+        fields |= {"ffn": "gated", "activation": "silu", "ffn_ratio": 2.5, "normalization": "rms", "rotary": 1.0}
     if kind in ("untied", "gated"):
         return Stack(**fields, query_key_scale=1.0, init_std=width**-0.5)
     scale = 0.02 * width**0.5
@@ -116,8 +115,7 @@ def problem(network: Stack, sequences: int, seed: int) -> Problem:
     table = network.embedding_scale * torch.randn(
         VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20)
     )
-    pieces = windows.split(8)
-    return Problem(model, loss, [({"x": table[piece[:, :-1]]}, piece[:, 1:].flatten()) for piece in pieces])
+    return Problem(model, loss, [({"x": table[piece[:, :-1]]}, piece[:, 1:].flatten()) for piece in windows.split(8)])
 
 
 def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -178,13 +176,14 @@ def test_batch_steps(kept_folder):
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)
-    missed = {}
-    for name, chosen in (("first", CASES), ("others", OTHERS)):
-        rows = [cases[" ".join(map(str, case))] for case in chosen]
-        missed[name] = [
+    missed = {
+        name: [
             sum(abs(one["changes"][0] - one["theory"][0]) > one["errors"][0] for one in rows),
             *[sum(abs(np.log(one[number])) > np.log(1 + error) for one in rows) for number, error in ERRORS.items()],
         ]
+        for name, chosen in (("first", CASES), ("others", OTHERS))
+        for rows in [[cases[" ".join(map(str, case))] for case in chosen]]
+    }
     assert max(missed[name][k] for name in missed for k in (0, 3)) <= 2, missed
     if max(map(max, missed.values())) > 2:
         pytest.xfail(f"of 20 networks, these changes, gains, curvatures and rates are off: {missed}")

@@ -151,7 +151,7 @@ def batch_steps(
         law: law of the text, with the frequency of every token id as a label.
         seed: random seed of logits, labels and attention samples.
         positions: number of positions that represent the batch. ERRORS were measured with the default.
-        networks: number of sampled networks, None for 2 to 8; with None, eight batches of at most `positions` positions.
+        networks: number of sampled networks. None is 2 to 8, or eight small batches with one network each.
 
     Raises:
         ValueError: an optimizer is not known.
@@ -201,12 +201,13 @@ def batch_steps(
 def _mean(steps: Sequence[BatchStep]) -> BatchStep:
     """Return the mean of one optimizer's predicted steps over batches."""
     names = ["gain", "curvature", "logit_change_sq", "noise_gain", *["few_gain"] * (steps[0].few_gain is not None)]
-    numbers = {name: float(np.mean([getattr(step, name) for step in steps])) for name in names}
-    updates = {
-        role: np.asarray(np.mean([step.relative_updates[role] for step in steps], axis=0))
-        for role in steps[0].relative_updates
-    }
-    return replace(steps[0], relative_updates=updates, **numbers)
+    return replace(
+        steps[0], **{name: float(np.mean([getattr(step, name) for step in steps])) for name in names},
+        relative_updates={
+            role: np.asarray(np.mean([step.relative_updates[role] for step in steps], axis=0))
+            for role in steps[0].relative_updates
+        },
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

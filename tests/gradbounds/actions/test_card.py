@@ -15,6 +15,7 @@ from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, relative_updates
 from gradbounds.network_text import number_text, with_cosines
+from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.mean_field.prediction import own_token
@@ -114,13 +115,25 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
-def test_no_change_of_the_loss_beyond_its_approximation(capsys):
-    rate = ["predict", "--width", "64", "--vocab", "128", "--batch", "4", "--learning-rate", "1000"]
-    assert main(rate) == 0
+@pytest.mark.parametrize(("flags", "factor"), [("", 1.75), ("--ffn gated --activation silu", 2.5)])
+def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, capsys):
+    """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
+    network = ["--width", "64", "--vocab", "128", "--batch", "4", "--text", "zipf:1", "--optimizer", "adam"]
+    network += flags.split()
+    assert main(["predict", *network, "--learning-rate", "1000"]) == 0
     assert re.search(r"(?s)\n +adam +not predicted .*only predicted up to 2 and 0.5\.", capsys.readouterr().out)
-    assert main([*rate, "--warmup-steps", "1000000000"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"\n +adam +-\d", said) and "% of step 1's critical rate and exceeds it from step" in said
+    network += ["--learning-rate", "1", "--warmup-steps", "1000000"]
+    critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
+    assert main(["predict", *network]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    pattern = r"Below (\S+) the loss falls in step 1, above (\S+) its .* exceeds it from step (\d+) of 1000000 on"
+    low, high, step = map(float, re.search(pattern, said).groups())
+    assert [low, high] == pytest.approx([critical / factor, critical * factor], rel=0.06)
+    assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
+    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
+    errors = [abs(math.log(one["critical_rate"])) for name, one in networks.items() if re.search("gated|llama", name)]
+    counts = [sum(error <= math.log(limit) for error in errors) for limit in (1.75, 2.5)]
+    assert "75% in {} of 20 networks, and at most a factor of 2.5 in {}.".format(*counts) in said
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
@@ -182,14 +195,22 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys)
     assert said in card and unsaid not in card
 
 
-def test_a_negative_critical_rate_is_unknown(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
+        (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
+    ],
+)
+def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
+    """If it is negative, or if it falls as more positions represent the batch."""
     whole = card.batch_steps
-    monkeypatch.setattr(card, "batch_steps", lambda *given, **how: {
-        name: replace(step, curvature=-step.curvature) for name, step in whole(*given, **how).items()
+    monkeypatch.setattr(card, "_RATE_SECONDS", 0.004)
+    monkeypatch.setattr(card, "batch_steps", lambda *given, positions, **how: {
+        name: replace(step, curvature=step.curvature * times(positions))
+        for name, step in whole(*given, positions=positions, **how).items()
     })  # fmt: skip
-    assert "in step 1: unknown: theory's estimate of the gain or of the curvature is not positive here" in str(
-        found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
-    )
+    assert f"Critical learning rate in step 1: {said}" in found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
 
 
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
@@ -233,7 +254,8 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert [found_here["numbers"][name] for name in ("loss", "gradient norm")] == pytest.approx(
         [card["step_1"]["loss"], card["step_1"]["norm"]]
     )
-    assert found_here["numbers"]["critical rate, SGD"] == pytest.approx(card["critical_rates"]["sgd"]["rate"])
+    adam = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1")["learning_rate"][1]
+    assert found_here["numbers"]["critical rate, AdamW"] == pytest.approx(adam["critical_rate"], rel=0.01)
     assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
     ends = by_layer(batch["layers"], "grad_W2")
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])

@@ -42,15 +42,12 @@ def test_a_step_is_rescaled_as_a_linear_model_is(optimizer):
     assert found.relative_updates["W1"] == pytest.approx(expected.relative_updates["W1"])
 
 
-def test_the_noise_of_words_that_do_not_repeat_has_the_rank_of_a_gaussian_matrix():
-    """Singular values of a Gaussian square matrix have a mean of 8/(3π) root mean squares. Positions are many here."""
+def test_the_noise_of_words_has_its_rank():
+    """Singular values of a Gaussian square matrix have a mean of 8/(3π) root mean squares; repeated words lower it."""
     law = np.full(2**14, 2.0**-14)
     for side in (64, 128):
         assert noise_rank(law, 2**14, (side, side)) == pytest.approx((8 / (3 * np.pi)) ** 2 * side, rel=0.02), side
-
-
-def test_repeated_words_lower_the_rank_of_the_noise():
-    """A matrix four times as large as is sampled has nearly the rank of one that is sampled whole."""
+    # A matrix four times as large as is sampled has nearly the rank of one that is sampled whole.
     law = TextLaw.zipf(1.0, 2048).frequencies
     generator = np.random.default_rng(1)
     tokens, labels = generator.choice(2048, (2, 8192), p=law)
