@@ -175,9 +175,8 @@ def model_card(
     with by_estimates(), quietly():
         first = _first_step_of_run(given, of, stack, notes, table, limits, text) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
-        change = (
-            _change_of_step(given, of, result, first, limits, coarse=coarse) if alone else result.values["evened_by"]
-        )
+        search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
+        change = search() if alone else result.values["evened_by"]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     lines = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
@@ -197,8 +196,7 @@ def model_card(
     lines = [line for line in lines if len(lines) <= _LINES or not line.startswith("  why ")]
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
-    card = {"step_1": plain, "critical_rates": rates, "lines": lines}
-    sentences = result.values["sentences"]
+    card, sentences = {"step_1": plain, "critical_rates": rates, "lines": lines}, result.values["sentences"]
     below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)

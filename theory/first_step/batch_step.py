@@ -24,7 +24,7 @@ Source: this project.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,13 +201,10 @@ def batch_steps(
 def _mean(steps: Sequence[BatchStep]) -> BatchStep:
     """Return the mean of one optimizer's predicted steps over batches."""
     names = ["gain", "curvature", "logit_change_sq", "noise_gain", *["few_gain"] * (steps[0].few_gain is not None)]
-    return replace(
-        steps[0], **{name: float(np.mean([getattr(step, name) for step in steps])) for name in names},
-        relative_updates={
-            role: np.asarray(np.mean([step.relative_updates[role] for step in steps], axis=0))
-            for role in steps[0].relative_updates
-        },
-    )  # fmt: skip
+    means: dict[str, Any] = {name: float(np.mean([getattr(step, name) for step in steps])) for name in names}
+    roles = steps[0].relative_updates
+    updates = {role: np.mean([step.relative_updates[role] for step in steps], axis=0) for role in roles}
+    return replace(steps[0], relative_updates=updates, **means)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
