@@ -119,8 +119,9 @@ def predict_rate(
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{f' of --text {asked.text}' * bool(asked.text)}:", "",
-            *_table(table), "", *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
+            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
+            f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(table), "",
+            *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *note_lines(notes),
@@ -197,7 +198,7 @@ _FAR = (
     "The batch's squared gradient is {:.2g} times its approximation by few positions. Errors were measured from 0.2 on."
 )
 _MUON = (
-    "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19 networks.\n"
+    "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19 cases.\n"
     "The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with gated units,\n"
     "5 and 2 times."
 )
