@@ -199,7 +199,7 @@ _FAR = (
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
-    "networks. The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with\n"
+    "cases. The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with\n"
     "gated units, 5 and 2 times."
 )
 _UNSCALED = (
