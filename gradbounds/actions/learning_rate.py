@@ -149,7 +149,8 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    return table_lines("optimizer,change of the loss,change of logits,largest relative update,critical rate".split(","), [
+    return table_lines(
+        "optimizer,change of the loss,change of logits,largest relative update,critical rate".split(","), [
         (
             row.optimizer,
             "not predicted (see below)"
