@@ -62,11 +62,12 @@ class RateOfStep:
     @property
     def region(self) -> str:
         """Describe in words whether the quadratic approximation of the loss holds at this learning rate."""
-        over = [
-            sum(value > limit for limit in limits)
-            for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
+        return (INSIDE, EDGE, _BEYOND)[
+            max(
+                sum(value > limit for limit in limits)
+                for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
+            )
         ]
-        return (INSIDE, EDGE, _BEYOND)[max(over)]
 
     def row(self) -> dict[str, Any]:
         """Return all predicted numbers of step 1 as one row of a table."""
@@ -143,12 +144,13 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
         return None
-    gain = (steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law))["sgd"].gain
-    return sum(float(np.nansum(square)) for square in squares.values()) / gain
+    sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
+    return sum(float(np.nansum(square)) for square in squares.values()) / sgd["sgd"].gain
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    rows = [
+    return table_lines(
+        "optimizer,change of the loss,change of logits,largest relative update,critical rate".split(","), [
         (
             row.optimizer,
             "not predicted (see below)"
@@ -158,10 +160,7 @@ def _table(table: pd.DataFrame) -> list[str]:
             f"{row.relative_update:.2g} ({row.most_updated})", f"{row.critical_rate:.2g}",
         )
         for row in table.itertuples()
-    ]  # fmt: skip
-    return table_lines(
-        ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate"), rows
-    )
+    ])  # fmt: skip
 
 
 def _sentences(

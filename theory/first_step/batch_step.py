@@ -191,8 +191,9 @@ def batch_steps(
             generator = np.random.default_rng(seed)
             alike = _Positions.alike(stack, of_batch, frequencies, min(positions, of_batch), generator)
             coarse = _Represented.of(stack, alike, frequencies, seed, generator, networks)
-            scale = represented.gain("sgd", roles[name]) / coarse.gain("sgd", roles[name])
-            step = coarse.step(name, roles[name]).rescaled(scale)
+            step = coarse.step(name, roles[name]).rescaled(
+                represented.gain("sgd", roles[name]) / coarse.gain("sgd", roles[name])
+            )
             step = replace(step, few_gain=step.gain, gain=gain, noise_gain=noise_gain)
         steps[name] = step
     return steps
@@ -333,8 +334,8 @@ class _Represented:
 
     def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
         """Return E g·u for an optimizer's rule."""
-        w = moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
-        return float((self.outputs.r * w).sum((-2, -1)).mean())
+        moved = self.outputs.r * moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
+        return float(moved.sum((-2, -1)).mean())
 
     def step(self, name: Optimizer, roles: Sequence[str]) -> BatchStep:
         """Return an optimizer's step for these positions."""
@@ -387,9 +388,8 @@ def seconds_of(stack: Stack) -> float:
 
     It is the sum of the two leading terms.
     """
-    numbers = POSITIONS * stack.vocab
-    networks = np.clip(_NUMBERS // numbers, _LEAST, _MOST)
-    return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))
+    networks = np.clip(_NUMBERS // (POSITIONS * stack.vocab), _LEAST, _MOST)
+    return float(networks * (4e-7 * POSITIONS * stack.vocab + 1e-3 * stack.depth * stack.heads))
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:

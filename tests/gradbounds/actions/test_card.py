@@ -118,8 +118,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 @pytest.mark.parametrize(("flags", "factor"), [("", 1.75), ("--ffn gated --activation silu", 2.5)])
 def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, capsys):
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
-    network = ["--width", "64", "--vocab", "128", "--batch", "4", "--text", "zipf:1", "--optimizer", "adam"]
-    network += flags.split()
+    network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
     assert re.search(r"(?s)\n +adam +not predicted .*only predicted up to 2 and 0.5\.", capsys.readouterr().out)
     network += ["--learning-rate", "1", "--warmup-steps", "1000000"]
@@ -132,8 +131,8 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, ca
     assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
     errors = [abs(math.log(one["critical_rate"])) for name, one in networks.items() if re.search("gated|llama", name)]
-    counts = [sum(error <= math.log(limit) for error in errors) for limit in (1.75, 2.5)]
-    assert "75% in {} of 20 networks, and at most a factor of 2.5 in {}.".format(*counts) in said
+    inside, near = (sum(error <= math.log(limit) for error in errors) for limit in (1.75, 2.5))
+    assert f"75% in {inside} of 20 networks, and at most a factor of 2.5 in {near}." in said
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
