@@ -125,7 +125,7 @@ TIED = {"embeddings": "tied", "embedding_scale": 0.3, "output_scale": 0.5}
 def test_three_sampled_sequences_by_two(fields):
     """Within 5 standard errors of both: of some 60 numbers one is off by chance once in 10^4 runs."""
     stack = replace(SMALL, width=128, depth=2, vocab=64, **fields)
-    found, three = noise_scale(stack, patterns=256), predict(replace(stack, sequences=3), patterns=256)
+    found, three = noise_scale(stack, patterns=128), predict(replace(stack, sequences=3), patterns=128)
     for role, square in found.grad_sq(3).items():
         name = f"grad_sq_{role}"
         error = np.hypot(three.errors[name], np.hypot(found.single_sem[role] / 3, found.product_sem[role] * 2 / 3))
