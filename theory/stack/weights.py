@@ -93,7 +93,6 @@ _GAINS = {
 }
 
 
-@lru_cache(maxsize=1024)
 def gain(stack: Stack, role: str) -> float:
     """Return the factor by which a weight matrix multiplies the mean squared activation, at initialization.
 
