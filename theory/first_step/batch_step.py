@@ -13,10 +13,11 @@ gated units. Kernels exceed the batch's because few positions share more (`resca
 in a batch. Muon's gain is a sum of singular values, which depends on the rank: the singular values of its noise are
 spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's
 curvature and critical rate are those of N positions of one sequence whose ids differ (`_Positions.alike`), because the
-other positions have too large a curvature by their queries and keys. The errors are within `ERRORS`, which `make
-evidence PART=batch-steps TEXT=FILE` measures with networks on a text; the errors of Muon's curvature, and of critical
-rates with gated units, are sometimes larger. Token embeddings much larger than 1 make positions nearly orthogonal, and
-few positions then have too large a critical rate: 64 of them by up to 1.9 times, 8 by up to 40 times.
+other positions have too large a curvature by their queries and keys.
+The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
+The errors of Muon's curvature, and of critical rates with gated units, are sometimes larger.
+Token embeddings much larger than 1 make positions nearly orthogonal. Few positions then have too large a critical
+rate: 64 of them by up to 1.9 times, 8 by up to 40 times.
 
 Source: this project.
 """
