@@ -193,10 +193,9 @@ def model_card(
     lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card = {"step_1": plain, "critical_rates": rates, "lines": lines}
-    below = [*result.below]
-    if layers:
-        below += [] if first is None or first.result is None else ["", *first.result.lines]
-        below += [result.values["sentences"]["evened"]] if change is None else []
+    run = [] if first is None or first.result is None else ["", *first.result.lines]
+    evened = [result.values["sentences"]["evened"]] * (change is None)
+    below = [*result.below, *([*run, *evened] if layers else [])]
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
