@@ -193,7 +193,8 @@ def model_card(
     lines = [
         part for line in lines for part in _wrapped(line, subsequent_indent=_INDENT if line.startswith("  ") else "  ")
     ]
-    lines = [line for line in lines if len(lines) <= _LINES or not line.startswith("  why ")]
+    for row in ("  SGD moves", "  why "):  # the least important first
+        lines = [line for line in lines if len(lines) <= _LINES or not line.startswith(row)]
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card, sentences = {"step_1": plain, "critical_rates": rates, "lines": lines}, result.values["sentences"]

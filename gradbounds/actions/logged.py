@@ -554,8 +554,8 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
             k = float(min(numbers, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
             yield Cause(f"{part} {way.format(k)}", times(k ** (power * of_loss), k ** (power * of_norm)), len(numbers))
     if losses and printed.loss is not None:
-        more, total = printed.loss - line.loss, sum(losses.values())
-        weight = min(_WEIGHTS, key=lambda weight: abs(weight * total - more))
+        excess, total = printed.loss - line.loss, sum(losses.values())
+        weight = min(_WEIGHTS, key=lambda weight: abs(weight * total - excess))
         yield Cause(
             f"the loss contains {weight:g} times the auxiliary losses of the log ({', '.join(losses)})",
             replace(line, loss=line.loss + weight * total), len(_WEIGHTS),

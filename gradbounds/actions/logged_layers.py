@@ -84,7 +84,7 @@ def compare_with_theory(
     """
     marked = any("grad" in name.lower() for name in parameters)
 
-    def found(name: str) -> dict[str, Any] | None:
+    def reference(name: str) -> dict[str, Any] | None:
         matrix = matrix_of(name) if not marked or "grad" in name.lower() else None
         layer, roles = matrix or (0, ())
         roles = ("WG", "W1") if any(fused in name for fused in _FUSED_UNITS) and "WG" in squares else roles
@@ -94,7 +94,7 @@ def compare_with_theory(
         theory = float(sum(square[layer] for square in known)) ** 0.5
         return {"layer": layer + 1, "role": "+".join(roles), "theory": theory}
 
-    return _compared(parameters, found)
+    return _compared(parameters, reference)
 
 
 def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> tuple[pd.DataFrame, list[str]]:
@@ -116,21 +116,21 @@ def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> 
         if (row.part, row.layer, row.parameter) in kept and row.value > 0
     }
 
-    def found(name: str) -> dict[str, Any] | None:
+    def reference(name: str) -> dict[str, Any] | None:
         # The longest: an encoder's layers stand in the names of a decoder's, if these are called by the same.
         whole = (each for each in gradients if re.search(rf"(?<![^\W_]){re.escape(each)}(?![^\W_])", name))
         known = max(whole, key=len, default=None)
         at = gradients[known] if known else None
         return at and {"layer": at.layer, "role": f"{at.part}: {at.parameter}", "theory": at.value}
 
-    return _compared(parameters, found)
+    return _compared(parameters, reference)
 
 
 def _compared(
-    parameters: Mapping[str, float], found: Callable[[str], dict[str, Any] | None]
+    parameters: Mapping[str, float], reference: Callable[[str], dict[str, Any] | None]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the table of norms whose reference is found by name, and the other names, those of invalid norms first."""
-    rows = {name: found(name) for name in parameters}
+    rows = {name: reference(name) for name in parameters}
     norms = {name: norm for name, norm in parameters.items() if rows[name]}
     vanishing = [f"{name}, which is {norm:g}" for name, norm in norms.items() if not 0 < norm < math.inf]
     table = pd.DataFrame(

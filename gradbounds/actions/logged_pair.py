@@ -171,8 +171,8 @@ def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.Da
         causes.append(PairCause(words, 1.0, math.sqrt(square) / second.norm, rank=1))
     share = first.loss / second.loss if first.loss and second.loss else 1.0
     if _NEAR < abs(math.log(share)) < math.log(_MOST_PADDING):
-        log, more = ("first", 1.0 / share) if share < 1.0 else ("second", share)
-        over = f"averages loss and gradient over {more:.3g} times as many tokens, such as padding"
+        log, ratio = ("first", 1.0 / share) if share < 1.0 else ("second", share)
+        over = f"averages loss and gradient over {ratio:.3g} times as many tokens, such as padding"
         causes.append(PairCause(f"the {log} log {over}", share, share, rank=-1))
     return [*causes, *_of_norms(first.norm, second.norm)]
 

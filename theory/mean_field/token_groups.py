@@ -319,7 +319,7 @@ class GroupLayout(MatrixLayout):
 
     @cached_property
     def _counts(self) -> Array:
-        """The number of pairs that every entry stands for, within a sequence and between two sequences, (r², 2)."""
+        """The number of pairs that every entry represents, within a sequence and between two sequences, (r², 2)."""
         alike = np.kron(np.eye(self.sequences), np.ones((len(self.sizes) // self.sequences,) * 2))
         return np.stack([self.pairs * alike, self.pairs * (1.0 - alike)], -1).reshape(-1, 2)
 
