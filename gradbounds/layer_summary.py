@@ -143,7 +143,7 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
     """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
     scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
     share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
-    text = f" (both {f'{share:.0%}' if share >= 0.01 else '<1%'} of squared norm)"
+    text = f" (together {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
     return text * (len(scores) == 2 and whole > 0)
 
 
@@ -189,11 +189,12 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = "layers and used experts move alike" if stack.experts else "all layers move alike, so no fault"
+    steps = f"no fault: layers {'and used experts ' * bool(stack.experts)}move alike"
     if over_layers >= 1 + FLAT:
         steps = f"steps up to {over_layers:.2g}x apart, relative to initial entries, not set by these ratios"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    of_loss = f"layer 1 changes the loss about {f'{low} to ' * (low != high)}{high} as much as layer {stack.depth}"
+    times = f"{low} to {high}" if low != high else high
+    of_loss = f"AdamW's step in layer 1 changes the loss {times} as much as in {stack.depth}"
     return [
         card_row("AdamW, Muon", f"{steps}; {of_loss}"),
         card_row(

@@ -32,6 +32,7 @@ from gradbounds.network_text import (
     gradient_lines,
     matrix_name,
     note_lines,
+    number_text,
     over_layers,
     title,
     with_cosines,
@@ -74,7 +75,7 @@ _SHOWN_ERROR = 0.01
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
-_QUICKER = f"The model's card has a quicker estimate of this norm, which is up to {COARSE:.0%} lower at as many tokens."
+_QUICKER = f"The model's card has a quicker estimate of this norm for 64 sequences, which may be {COARSE:.0%} lower."
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -329,7 +330,7 @@ def line_text(line: FirstLine) -> str:
     at_most = "at most " * line.is_bound
     return (
         f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
-        f"gradient norm {line.norm:.4g} +- {line.norm_deviation:.1g}"
+        f"gradient norm {number_text(line.norm, line.norm_deviation)}"
     )
 
 

@@ -45,6 +45,7 @@ from gradbounds.network_text import loss_of_head, number_text, other_codes
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
+from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
@@ -172,17 +173,17 @@ def model_card(
     if result.values["no_rule"]:
         return result
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
-    with by_estimates(), quietly():
+    with by_estimates(), quietly(), one_numpy_thread():
         first = _first_step_of_run(given, of, stack, notes, table, limits, text) if alone else None
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
-    lines = [
+    rows = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
         *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
-        *_head(stack, notes, f"{of.like or model_type(notes) or ''}{_changed(given, of) if of.is_model else ''}"),
+        *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run),
@@ -190,17 +191,27 @@ def model_card(
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
     ]  # fmt: skip
-    lines = [
-        part for line in lines for part in _wrapped(line, subsequent_indent=_INDENT if line.startswith("  ") else "  ")
-    ]
-    for row in ("  SGD moves", "  why "):  # the least important first
-        lines = [line for line in lines if len(lines) <= _LINES or not line.startswith(row)]
+    lines = _fitted(rows)
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
     plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
     card, sentences = {"step_1": plain, "critical_rates": rates, "lines": lines}, result.values["sentences"]
     below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
+
+
+def _fitted(rows: Sequence[str]) -> list[str]:
+    # Wraps the rows of a card. A card that is too long lacks the row "SGD moves", and then the row "why".
+    for least in ((), ("  SGD moves",), ("  SGD moves", "  why ")):
+        lines = [
+            part
+            for row in rows
+            if not row.startswith(least)
+            for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
+        ]
+        if len(lines) <= _LINES:
+            break
+    return lines
 
 
 def _quick(given: Mapping[str, Any], of: Description, how: Mapping[str, Any], *, coarse: bool) -> Mapping[str, Any]:
@@ -331,11 +342,11 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     }
 
 
-def _changed(given: Mapping[str, Any], of: Description) -> str:
-    """Name the flags that change a model; "" without any. The number of tokens is printed with step 1."""
+def _named(name: str, given: Mapping[str, Any], of: Description) -> str:
+    # Adds the flags that change a model to its name. The number of tokens is printed with step 1.
     flags = {**given, "drawn_by": of.drawn_by, "tokens": HUGGING_FACE}
     changed = [f" --{name.replace('_', '-')} {value}" for name, value in flags.items() if value != HUGGING_FACE]
-    return " with" * bool(changed) + "".join(changed)
+    return f"{name or 'network'} with{''.join(changed)}" if changed else name
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
@@ -377,14 +388,14 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
-    """Name the flags for another text of a run, and for a changed field."""
+    # Names the flags for another text of a run, and for a changed field.
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
     return "Your text: --text FILE. " * of_run + f"Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: Columns) -> list[str]:
-    """Return loss and gradient norm for sequences whose tokens all differ."""
+    # Returns loss and gradient norm for sequences whose tokens all differ.
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
     norm = math.sqrt(sum(shares.values()))
@@ -444,7 +455,7 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
 
 
 def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
-    """Compare the layers, in the batch of step 1 if it is known."""
+    # Compares the layers, in the batch of step 1 if it is known.
     batch = ("in step 1", run.values["gradient_norm"] ** 2) if run else ()
     lines = layer_lines(stack, run.columns("layers") if run else table, *batch)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
@@ -486,17 +497,14 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
-        return [card_row(_EVENED, "the best tested change does not make the layers clearly more even (all: --compare)")]
+        return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
     # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
-    of = (
-        ", WQ and WK +-30%; norm {:.3g} -> {:.3g}".format(*change.norms)
-        if change.norms
-        else f" for one sequence of {tokens} tokens"
-    )
-    flags = " ".join(as_flags(change.values))
-    return [card_row(_EVENED, f"{change.words}: {change.effect}{of}, {loss}; --compare {flags}")]
+    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens} tokens"
+    ratios, *others = change.effect.split("; ")
+    effect = "; ".join([ratios + ", WQ, WK +-30%" * bool(change.norms), *others, of])
+    return [card_row(_EVENED, f"{change.words}: {effect}, {loss}; --compare {' '.join(as_flags(change.values))}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -505,8 +513,8 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     return [
         f"Critical learning rate: above it, step 1 raises the loss (to second order); finer: {_RATE_VIEW}",
         *[
-            card_row(name, f"quick estimate {rate}; {known} {low} to {high}")
-            for known in ["in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "extrapolated range"]
+            card_row(name, f"quick estimate {rate} ({low} to {high}{known})")
+            for known in [" in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else ", extrapolated"]
             for key, name in RATES.items()
             for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],

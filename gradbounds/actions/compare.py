@@ -18,6 +18,7 @@ from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count
+from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import context, model_type
 from theory.first_step.batch_step import seconds_of
@@ -62,7 +63,7 @@ def compare_steps(
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
-    with shown(f"comparing {len(each)} networks", seconds), by_estimates():
+    with shown(f"comparing {len(each)} networks", seconds), by_estimates(), one_numpy_thread():
         steps = [_step(variant, sequences, of, limits, rates=not is_list) for variant in each.values()]
     (before, why), *others = steps
     if not before and not any(numbers for numbers, _ in others):

@@ -18,6 +18,7 @@ from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from simulate.counts import check_count
+from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.coverage import require
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
@@ -102,7 +103,10 @@ def predict_rate(
     first = rate / (warmup_steps or 1)
     # The factor of the batch needs SGD's step; Muon has noise with the rank of a text, and positions whose ids differ.
     solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
-    with shown(f"predicting the first step of {len(optimizers)} optimizers", solved * seconds_of(stack)):
+    with (
+        shown(f"predicting the first step of {len(optimizers)} optimizers", solved * seconds_of(stack)),
+        one_numpy_thread(),
+    ):
         by_name = batch_steps(stack, optimizers, batch, law)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]

@@ -52,12 +52,12 @@ class PairCause:
 
 def compare_logs(
     files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = (),
-    judge: Callable[[Mapping[Path, LogLine]], list[str]] | None = None,
+    judge: Callable[[Mapping[Path, LogLine]], tuple[list[str], list[str]]] | None = None,
 ) -> Result:  # fmt: skip
     """Compare loss and gradient norm of the first steps of two logs, and list the usual causes of such a difference.
 
     A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
-    `judge` compares each log with theory if the two differ, and returns lines.
+    `judge` compares each log with theory if the two differ, as `judged_quickly` does.
 
     Raises:
         ValueError: there are more than two logs, one cannot be read, or they have no number in common.
@@ -89,8 +89,9 @@ def compare_logs(
     times = np.log(table["ratio"] / table["ratio"].median()).abs()
     far = table.loc[times[times > math.log(_FAR)].sort_values(ascending=False, kind="stable").index]
     agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
+    judged, right = ([], []) if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))
     causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
-    near, tried = _nearest(causes, *ratios.values()), len(causes)
+    near, tried = _nearest(causes, right, *ratios.values()), len(causes)
     return Result(
         about=f"step 1 of {files[0]} and {files[1]}",
         tables={"causes": near.head(0) if agree else near, "parameters": table},
@@ -103,7 +104,7 @@ def compare_logs(
               for file, read in zip(files, reads, strict=True)),
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.",
-            *([] if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))), "",
+            *judged, "",
             *([_agreement(ratios)] if agree else _explained(near, tried)), *_of_parameters(table, far),
         ],
         alarm=not agree,
@@ -112,10 +113,11 @@ def compare_logs(
 
 def judged_quickly(
     given: Mapping[str, Any], batch: int, of: Description, logs: Mapping[Path, LogLine], seconds: float = 10.0
-) -> list[str]:
-    """Compare each of several logs with a quick prediction of step 1.
+) -> tuple[list[str], list[str]]:
+    """Compare each of two logs with a quick prediction of step 1.
 
-    The initialization is that of the known codes whose loss is nearest to the loss of one of the logs.
+    The result has lines of text, and "first" and "second" for the logs that are as predicted. The initialization is
+    that of the known codes whose loss is nearest to the loss of one of the logs.
 
     Args:
         given: fields of the network.
@@ -138,7 +140,7 @@ def judged_quickly(
         with by_estimates():  # without timing a small batch, which has no coarse groups
             scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), 1.0, coarse=coarse)
     except ValueError as error:  # no rule, or it takes longer
-        return [f"Theory does not judge the two logs here: {error}", each]
+        return [f"Theory does not judge the two logs here: {error}", each], []
     line = first_line(
         scale, batch, learned_vectors(stack, family_of(notes, of), notes), law, spread_of_texts(asked.text, stack.vocab)
     )
@@ -148,15 +150,16 @@ def judged_quickly(
         file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"
         for file, log in logs.items()
     }
+    right = [log for log, said in zip(("first", "second"), verdicts.values(), strict=True) if said == "as predicted"]
     return [
         "", f"Theory, a quick estimate for {stack.tokens} tokens, weights drawn by {name}: {line_text(healthy.line)}.",
         *(f"  {file}: {verdict}" for file, verdict in verdicts.items()),
         f"{each}{f' Add --drawn-by {name} for these weights.' * (name != of.drawn_by)}",
-    ]  # fmt: skip
+    ], right  # fmt: skip
 
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
-    """Return a log's first step; without a norm, that of the parameters that both logs have."""
+    # Return a log's first step; without a norm, that of the parameters that both logs have.
     is_known = line.norm is not None or table.empty
     return line if is_known else replace(line, norm=float(np.linalg.norm(table[column])))
 
@@ -178,7 +181,7 @@ def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.Da
 
 
 def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
-    """Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks."""
+    # Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks.
     ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
     ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
     for log, other, power in (("first", "second", 1), ("second", "first", -1)):
@@ -197,7 +200,7 @@ def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
 
 
 def _of_norms(first: float, second: float) -> Iterator[PairCause]:
-    """Yield causes in which one log has squared norms, or norms after clipping."""
+    # Yield causes in which one log has squared norms, or norms after clipping.
     for log, norm, other, power in (("first", first, second, 1), ("second", second, first, -1)):
         yield PairCause(f"the {log} log gives squared norms", 1.0, other**power)
         for limit in THRESHOLDS:
@@ -206,13 +209,15 @@ def _of_norms(first: float, second: float) -> Iterator[PairCause]:
                 yield PairCause(words, 1.0, (limit / other) ** power, rank=1)
 
 
-def _nearest(causes: Sequence[PairCause], loss: float | None, norm: float | None) -> pd.DataFrame:
-    """Return the causes whose ratios are near the logs', with the larger of the two differences in logarithms."""
+def _nearest(causes: Sequence[PairCause], right: Sequence[str], loss: float | None, norm: float | None) -> pd.DataFrame:
+    # Return the causes whose ratios are near the logs', with the larger of the two differences in logarithms.
     rows = []
     for cause in causes:
         pairs = ((loss, cause.loss), (norm, cause.norm))
         distance = max(abs(math.log(ratio / factor)) for ratio, factor in pairs if ratio is not None)
-        if distance <= _NEAR:
+        # A log that is as predicted has no fault, unless a fault of the other log has the same effect.
+        is_refuted = "or the " not in cause.words and any(cause.words.startswith(f"the {log} log") for log in right)
+        if distance <= _NEAR and not is_refuted:
             rows.append((cause.words, cause.loss, cause.norm, distance, cause.rank))
     table = pd.DataFrame(rows, columns=["cause", "loss_ratio", "norm_ratio", "distance", "rank"])
     near = table.sort_values(["rank", "distance"], ascending=[False, True], kind="stable", ignore_index=True)
@@ -220,7 +225,7 @@ def _nearest(causes: Sequence[PairCause], loss: float | None, norm: float | None
 
 
 def _agreement(ratios: dict[str, float | None]) -> str:
-    """Return which numbers agree, and which are missing."""
+    # Return which numbers agree, and which are missing.
     missing = [name for name, ratio in ratios.items() if ratio is None]
     what = " and ".join(name for name in ratios if name not in missing)
     return f"The logs agree in {what} within {_NEAR:.0%}, as two seeds do." + "".join(
@@ -229,7 +234,7 @@ def _agreement(ratios: dict[str, float | None]) -> str:
 
 
 def _explained(near: pd.DataFrame, tried: int) -> list[str]:
-    """Return the causes that give the ratios, and the number of tested ones."""
+    # Return the causes that give the ratios, and the number of tested ones.
     if near.empty:
         return [f"The logs differ. None of {tried} tested causes gives these ratios. Compare each log with theory."]
     return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
@@ -238,7 +243,7 @@ def _explained(near: pd.DataFrame, tried: int) -> list[str]:
 
 
 def _of_parameters(table: pd.DataFrame, far: pd.DataFrame) -> list[str]:
-    """Return the ratios by layer, and the parameters whose ratio differs from the median."""
+    # Return the ratios by layer, and the parameters whose ratio differs from the median.
     if table.empty:
         return []
     lines = [f"Median ratio of {len(table)} parameters: {table['ratio'].median():.4g}."]

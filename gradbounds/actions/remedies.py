@@ -234,18 +234,19 @@ def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, An
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
     energies = profiles(table, "predicted")["hidden_energy"]
     larger, tied = _round_up(3.0 * float(energies[-1]) ** 0.5), stack.embeddings == "tied"
-    layers, positions = COMPOSITIONS[stack.placement], " and positions" * stack.positions.startswith("learned")
+    layers, positions = COMPOSITIONS[stack.placement], stack.positions.startswith("learned")
     # What grows with its branches grows less from where it is large, if these are given norms.
     if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
         ways: list[tuple[str, float, dict[str, Any]]] = [
             ("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))
         ]
-        for head, scale, values in [*ways, *[("head untied, ", larger, {"embeddings": "untied"})] * tied]:
-            times, after = scale / stack.embedding_scale, ", output matrix unchanged" * (not head)
-            what = "embedded tokens" if tied and not head else "input embedding"
-            if times > 1.0:
-                words = f"{head}{what}{positions} {float(f'{times:.3g}'):,g}x{after}"
+        untied = f"untied head (+{stack.vocab * stack.width / 1e6:.3g}M), "
+        for head, scale, values in [*ways, *[(untied, larger, {"embeddings": "untied"})] * tied]:
+            what = "input, position embeddings" if positions else "input embedding"
+            what = "embedded tokens" if tied and not head else what
+            if scale > stack.embedding_scale:
+                words = f"{head}rms of {what} {stack.embedding_scale:.3g} -> {scale:g}"
                 yield words, {**values, "embedding_scale": scale}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}

@@ -42,7 +42,7 @@ def test_step_1_of_a_run(capsys):
     assert main(["predict", *SMALL, "--batch", "6"]) == 0
     said = capsys.readouterr().out
     off = f"{noise_scale(STACK).loss_deviation(6):.1g}"
-    norm = f"{sum(squares) ** 0.5:.4g}"
+    norm = f"{sum(squares) ** 0.5:.2f}"
     assert f"Step 1 of a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm} +- " in said
     parts = ("at 6 sequences of 4 tokens", "Text: none, all tokens differ", "no biases, gains or embedding tables")
     assert all(part in said for part in parts)

@@ -82,7 +82,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    about = re.search(r"the loss about (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
+    about = re.search(r"the loss (?:([\d.]+)x to )?([\d.]+)x", value_of(card, "AdamW, Muon"))
     assert [float(about[1] or about[2]), float(about[2])] == [min(printed.values()), max(printed.values())]
     for name, error in re.findall(r"(W\w) [\d.]+x \+-(\d+)%", value_of(card, "by matrix")):
         sems = by_layer(batch["layers"], f"grad_{name}", "predicted_sem")
@@ -109,7 +109,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = rates[row["optimizer"]].values()
-        pattern = r"quick estimate (\S+); (?:in 9 of 10 networks|extrapolated range) (\S+) to (\S+)"
+        pattern = r"quick estimate (\S+) \((\S+) to (\S+?)(?:, extrapolated| in 9 of 10 networks)\)"
         printed = re.match(pattern, value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([rate, low, high], rel=0.06)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
@@ -186,12 +186,13 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
-        ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "head untied, input", "tokens 10x"),
+        ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "untied head (+", "embedded tokens"),
     ],
 )
-def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys):
-    card = " ".join(" ".join(found(capsys, "--like", model, *_TINY, *flags.split())["card"]["lines"]).split())
-    assert said in card and unsaid not in card
+def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys, monkeypatch):
+    monkeypatch.setattr(card, "_LINES", 99)  # which omits no row
+    lines = found(capsys, "--like", model, *_TINY, *flags.split())["card"]["lines"]
+    assert said in (whole := " ".join(" ".join(lines).split())) and unsaid not in whole
 
 
 @pytest.mark.parametrize(
@@ -302,9 +303,7 @@ def test_lost_norms_and_equal_tokens_are_named():
 def test_the_advised_change_has_the_numbers_of_compare(capsys):
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")
     row = " ".join(" ".join(found(capsys, *model)["card"]["lines"]).split())
-    pattern = (
-        r"input embedding [\d,]+x, output matrix unchanged: (.*), WQ and WK .*; norm (\S+) -> (\S+), .*--compare (\S+)"
-    )
+    pattern = r"rms of input embedding 0.02 -> \S+: (.*), WQ, WK .*; norm (\S+) -> (\S+), .*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row).groups()
     compared = found(capsys, *model, "--compare", change)
     numbers = compared["compared"][0]["numbers"]

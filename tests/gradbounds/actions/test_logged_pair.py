@@ -97,6 +97,14 @@ def test_agreement_and_a_difference_without_a_usual_cause(tmp_path):
     assert " tested causes gives these ratios. Compare each log with theory." in str(other)
 
 
+def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
+    """The norm is 4 times as large: of 16 ranks without the mean, or of a log that divides by 4 twice."""
+    logs = [log(tmp_path, "a", LOSS, 4 * NORM), log(tmp_path, "b", LOSS, NORM)]
+    named = [compare_logs(logs, BATCH, TOKENS, judge=lambda _, right=right: ([], right)) for right in ([], ["first"])]
+    blamed = [result.to_frame()["cause"].str.contains("first log (?!.*or the second)").any() for result in named]
+    assert blamed == [True, False] and "the second log divides them by 4 twice" in str(named[1])
+
+
 def test_how_the_numbers_were_computed_counts_for_both_logs(tmp_path):
     logs = log(tmp_path, "a", LOSS, NORM**2), log(tmp_path, "b", LOSS, NORM**2)
     result = compare_logs(logs, BATCH, TOKENS, logged_as=("square",))
