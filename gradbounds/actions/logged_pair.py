@@ -150,7 +150,9 @@ def judged_quickly(
         file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"
         for file, log in logs.items()
     }
-    right = [log for log, verdict in zip(("first", "second"), verdicts.values(), strict=True) if verdict == "as predicted"]
+    right = [
+        log for log, verdict in zip(("first", "second"), verdicts.values(), strict=True) if verdict == "as predicted"
+    ]
     return [
         "", f"Theory, a quick estimate for {stack.tokens} tokens, weights drawn by {name}: {line_text(healthy.line)}.",
         *(f"  {file}: {verdict}" for file, verdict in verdicts.items()),
