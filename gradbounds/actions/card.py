@@ -391,7 +391,7 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     # Names the flags for another text of a run, and for a changed field.
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
-    return "Your text: --text FILE. " * of_run + f"Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
+    return "Your text: --text FILE. " * of_run + f"Another model: --{other.replace('=', ' ')}; both: --compare {other}"
 
 
 def _one_sequence(stack: Stack, table: Columns) -> list[str]:

@@ -116,7 +116,7 @@ def _tables(
 
 
 def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]]) -> list[str]:
-    """Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way."""
+    # Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way.
     words = [" ".join(changes) or "none" for changes in each]
     widest, names = max(map(len, words)), ("loss", "gradient norm")
     ratios = [{n.removesuffix(_ENDS): each for n, each in of.items() if n.endswith(_ENDS)} for of, _ in steps]
@@ -161,9 +161,11 @@ def _step(
 
 
 def _row(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """Return a row of the table: the number before and after, and the ratio, or the difference of losses."""
-    texts = [f"{numbers[name]:.4g}" if name in numbers else "unknown" for numbers in (before, after)]
+    # Returns a row of the table: the number before and after, and the ratio, or the difference of losses.
+    digits = 2 if name.startswith("critical") else 4  # as many as their errors allow
+    texts = [f"{numbers[name]:.{digits}g}" if name in numbers else "unknown" for numbers in (before, after)]
     if name not in before or name not in after:
         return [name, *texts, ""]
-    change = f"{after[name] - before[name]:+z.3f}" if name == "loss" else f"{after[name] / before[name]:.3g}x"
+    times = f"{float(f'{after[name] / before[name]:.{min(digits, 3)}g}'):,g}x"
+    change = f"{after[name] - before[name]:+z.3f}" if name == "loss" else times
     return [name, *texts, change]
