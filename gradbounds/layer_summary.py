@@ -88,7 +88,8 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    lost = [role(name) for name in matrices(table) if name in stream and name not in gradients]
+    known = {name for name in stream if name.startswith("grad_")}
+    lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
     unknown = [f"{', '.join(lost)}: below the error of attention samples (--patterns N)"] * bool(lost)
     if stack.experts:
         unknown.append(

@@ -138,7 +138,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
 def _within(
     longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
 ) -> int | None:
-    """Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is."""
+    # Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is.
     tokens = longest
     while tokens > 1:
         try:
@@ -233,7 +233,7 @@ def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Res
 
 
 def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:
-    """Return the time and the memory that the prediction of a batch takes."""
+    # Return the time and the memory that the prediction of a batch takes.
     cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
     return Result(
         about="the cost of predicting a batch's gradient",
@@ -246,7 +246,7 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
 
 
 def _shares(squares: Mapping[str, float]) -> Columns:
-    """Return each kind of parameter's share of the squared gradient norm."""
+    # Return each kind of parameter's share of the squared gradient norm.
     names = [
         f"bias of {name.removeprefix('bias_')}" if name.startswith("bias_")
         else f"{name.removeprefix('encoder_')}, encoder" if name.startswith("encoder_")
@@ -259,7 +259,7 @@ def _shares(squares: Mapping[str, float]) -> Columns:
 
 
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
-    """State the noise scale in sequences, or explain why it is infinite."""
+    # State the noise scale in sequences, or explain why it is infinite.
     if math.isfinite(sequences):
         return (
             f"Noise scale of the matrices: {sequences:.4g} sequences; "

@@ -220,7 +220,7 @@ def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
 
 
 def _power(stack: Stack) -> int:
-    """Return the power of kappa to which the part of the squared norm shared by two sequences is proportional."""
+    # Return the power of kappa to which the part of the squared norm shared by two sequences is proportional.
     return _GATED_POWER if stack.ffn == "gated" else 1
 
 
@@ -300,7 +300,7 @@ def format_cost(cost: Cost, grouped: bool) -> str:
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
-    """Return the relative standard deviation of the root of the share of equal pairs in a batch of text."""
+    # Return the relative standard deviation of the root of the share of equal pairs in a batch of text.
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
     _, pairs, clumps = law.clumping or (0.0, 0.0, 0.0)
     variance = (three - agree**2 + (tokens - 1) * clumps) / (tokens * sequences)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,7 @@ def predict_rate(
         raise ValueError(f"learning_rate must be a positive number, got {rate!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
+    require(replace(stack, tokens=2), "first_step")
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
@@ -170,7 +171,7 @@ def _table(table: pd.DataFrame) -> list[str]:
 def _sentences(
     rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], scale: float | None, factor: float
 ) -> list[str]:  # fmt: skip
-    """State the region of every optimizer's step, its critical rate, and when a warm-up passes this rate."""
+    # States the region of every optimizer's step, its critical rate, and when a warm-up passes this rate.
     lines = []
     for each in steps:
         (name, update), critical = each.update, each.step.critical_rate
@@ -179,13 +180,15 @@ def _sentences(
             f"  {_WORDS[each.region]}",
             *[_BAND.format(critical / factor, critical * factor)] * ((scale or 0.0) >= LEAST_MEASURED),
         ]  # fmt: skip
-        share = critical / rate
+        share, is_known = critical / rate, (scale or 0.0) >= LEAST_MEASURED
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
+            early, late = (math.ceil(share * warmup_steps * times) for times in (1 / factor, factor))
+            between = f" ({early} to {late} by its range)"
             lines.append(
                 f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from "
-                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on.\n"
+                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on{between * is_known}.\n"
                 "  Whether those steps are safe is unknown: training changes the critical rate."
             )
         else:

@@ -394,7 +394,7 @@ def _judged(
 
 
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
-    """State which numbers are off, and which causes explain them."""
+    # State which numbers are off, and which causes explain them.
     verdict = f"undecided {' and '.join(doubts)}" if doubts else "not as predicted"
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
     near, tested = [cause for cause in ranked if cause.explains(printed)], sum(cause.tried for cause in ranked)
@@ -540,7 +540,8 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
         yield Cause("the loss is a sum, but the gradient is a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
     losses = {name: value for name, value in printed.apart.items() if not plain(name).endswith("scale")}
-    scales = [value for name, value in printed.apart.items() if name not in losses and value > 1] or _LOSS_SCALES
+    stated = [value for name, value in printed.apart.items() if name not in losses]
+    scales = [value for value in stated if value > 1] if stated else _LOSS_SCALES
     ways = (
         (1, "added up over {:.0f} accumulation steps or devices", divisors),
         (-1, "divided once too often, by {:.0f}", divisors),

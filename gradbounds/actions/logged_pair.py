@@ -105,7 +105,7 @@ def compare_logs(
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.",
             *judged, "",
-            *([_agreement(ratios)] if agree else _explained(near, tried)), *_of_parameters(table, far),
+            *([_agreement(ratios)] if agree else _explained(near, tried, right)), *_of_parameters(table, far),
         ],
         alarm=not agree,
     )  # fmt: skip
@@ -235,10 +235,14 @@ def _agreement(ratios: dict[str, float | None]) -> str:
     )
 
 
-def _explained(near: pd.DataFrame, tried: int) -> list[str]:
+def _explained(near: pd.DataFrame, tried: int, right: Sequence[str]) -> list[str]:
     # Return the causes that give the ratios, and the number of tested ones.
     if near.empty:
-        return [f"The logs differ. None of {tried} tested causes gives these ratios. Compare each log with theory."]
+        return [
+            f"The logs differ. {'Both are as predicted. ' * (len(right) == 2)}None of {tried} tested causes gives "
+            f"these ratios within {_NEAR:.0%}. "
+            "Compare each log with theory."
+        ]
     return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
         f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]

@@ -108,15 +108,9 @@ def remedy(
             if chance > LARGEST_OWN_PROBABILITY:
                 not_advised = not_advised or words.partition(",")[0]
                 continue
-            change = Remedy(
-                words,
-                values,
-                furthest(changed),
-                (before, after),
-                not_advised,
-                effect(*map(first_over_last, (table, changed))),
-            )
-            if change.first_over_last < least:
+            ratios = [first_over_last(each) for each in (table, changed)]
+            change = Remedy(words, values, furthest(changed), (before, after), not_advised, effect(*ratios))
+            if change.first_over_last < least and _evens_out(*ratios):
                 best, least = change, change.first_over_last
             if change.first_over_last < EVEN:
                 break
@@ -144,10 +138,11 @@ def change_of_batch(
     except ValueError:
         return None
     norms, changed = run.columns("layers"), after.columns("layers")
-    if (ratio := furthest(changed)) >= furthest(norms) ** 0.5:
+    ratios = [first_over_last(each) for each in (norms, changed)]
+    if (ratio := furthest(changed)) >= furthest(norms) ** 0.5 or not _evens_out(*ratios):
         return None
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
-    return Remedy(words, values, ratio, losses, effect=effect(*map(first_over_last, (norms, changed))), norms=sizes)
+    return Remedy(words, values, ratio, losses, effect=effect(*ratios), norms=sizes)
 
 
 def as_flags(values: Mapping[str, Any]) -> list[str]:
@@ -174,10 +169,16 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     )
 
 
+def _evens_out(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    # Returns whether at least as many matrices become more even as become less even.
+    nearer = [abs(math.log(before[name])) - abs(math.log(after[name])) for name in after if name in before]
+    return sum(each > _LESS_EVEN for each in nearer) >= sum(each < -_LESS_EVEN for each in nearer)
+
+
 def _within(
     stack: Stack, table: Columns, limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
-    """Return the changes that together are predicted within the time, and the networks of the other changes."""
+    # Return the changes that together are predicted within the time, and the networks of the other changes.
     left, changes, too_long = limit.seconds, [], []
     for words, values in changes_of(stack, table):
         try:
@@ -194,7 +195,7 @@ def _within(
 
 
 def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget, not_advised: str) -> str:
-    """Explain why there is no remedy: no advised change halves the difference, or some take too long."""
+    # Explain why there is no remedy: no advised change halves the difference, or some take too long.
     parts = [f"tested changes of a field that halve the logarithm of the ratio: 0 of {asked}"] * bool(asked)
     parts += [f"{not_advised}: the tied network then predicts its own input token"] * bool(not_advised)
     if too_long:

@@ -61,4 +61,5 @@ def require(stack: Stack, subject: str) -> None:
     """
     if missing := gaps(stack, subject):
         needs = " and ".join(f"{gap.needs} ({gap.because})" for gap in missing)
-        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {stack.non_default()}.")
+        networks = " and ".join(gap.networks for gap in missing)
+        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {networks}.")

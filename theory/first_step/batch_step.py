@@ -38,7 +38,7 @@ from theory.first_step.rules import RULES, Rules, spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.inputs import equal_weights, word_inputs
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.text_law import TextLaw
 from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
@@ -321,8 +321,7 @@ class _Represented:
         count, tied = networks or int(np.clip(_NUMBERS // (n * few.vocab), _LEAST, _MOST)), holds_words(few)
         if tied:  # the first classes are the words of the positions
             law = np.concatenate([law[chosen.words], np.delete(law, chosen.words)])
-        values, vectors = np.linalg.eigh(solution.forward.output[0] if tied else solution.output)
-        root = few.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
+        root = few.output_scale * eigen_root(solution.forward.output[0] if tied else solution.output)
         logits = root @ generator.standard_normal((count, n, few.vocab))
         if tied:
             every = np.arange(n)

@@ -99,7 +99,8 @@ def _interpolated(function: PairFunction, variances: Array, correlation: Array, 
     """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     (low, high), n = (round(end, _DIGITS) for end in _range(variances)), variances.shape[-1]
     start = math.floor(2 * low / _RANGE) * _RANGE / 2
-    if high <= start + _RANGE and _is_tabled(function, start + _RANGE):
+    # A standard deviation of 100 is the largest of a moment.
+    if high <= start + _RANGE <= 9.2 and _is_tabled(function, start + _RANGE):
         low, high, count = start, start + _RANGE, _RANGE_NODES
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
     values, together = np.empty(turns.shape), max(1, _AT_ONCE // n**2)

@@ -97,6 +97,8 @@ def test_numbers_that_the_log_states_apart(tmp_path, healthy):
     """A loss scale replaces the usual ones; auxiliary losses with a usual weight explain a larger loss."""
     scaled = judged(tmp_path, healthy.loss, 3000 * healthy.norm, loss_scale=3000)
     assert scaled.to_frame()["cause"][0] == "the gradient is multiplied by the loss scale 3000 of half precision"
+    unscaled = judged(tmp_path, healthy.loss, 1024 * healthy.norm, loss_scale=1)
+    assert not unscaled.to_frame()["cause"].str.contains("loss scale").any()
     added = judged(tmp_path, healthy.loss + 0.5, healthy.norm, z_loss=10.0, load_balancing_loss=40.0)
     assert added.alarm and added.to_frame()["cause"][0] == (
         "the loss contains 0.01 times the auxiliary losses of the log (z_loss, load_balancing_loss)"

@@ -85,6 +85,12 @@ def test_the_change_of_a_batch_has_the_worst_ratio_either_way(after, effect, mon
     )
 
 
+def test_a_change_that_makes_more_matrices_less_even_is_not_advised():
+    """Pre-LN evens out the small gradients of queries in Post-LN, and no others."""
+    assert not remedies._evens_out({"WQ": 0.001, "WV": 1.0, "W2": 1.0}, {"WQ": 1.2, "WV": 2.0, "W2": 3.0})
+    assert remedies._evens_out({"WQ": 3.0, "WV": 2.0, "W2": 1.0}, {"WQ": 1.2, "WV": 1.1, "W2": 1.3})
+
+
 def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     """Nothing is said of what is even; else why there is none, with what could be asked."""
     limits = budget.Budget.of("1m", "1GB")
