@@ -20,7 +20,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
-from theory.coverage import require
+from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
@@ -98,7 +98,8 @@ def predict_rate(
         raise ValueError(f"learning_rate must be a positive number, got {rate!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
-    require(replace(stack, tokens=2), "first_step")
+    if missing := gaps(replace(stack, tokens=2), "first_step"):
+        raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)

@@ -61,5 +61,4 @@ def require(stack: Stack, subject: str) -> None:
     """
     if missing := gaps(stack, subject):
         needs = " and ".join(f"{gap.needs} ({gap.because})" for gap in missing)
-        networks = " and ".join(gap.networks for gap in missing)
-        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {networks}.")
+        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {stack.non_default()}.")
