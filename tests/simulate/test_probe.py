@@ -89,7 +89,7 @@ def test_under_the_paper_s_initialization_it_is_our_network():
     stack = Stack(placement="pre", width=64, depth=3, tokens=16, vocab=512)
     samples = sample(stack, draws=256, seed=1)
     worst = {}
-    for name, factory, seeds in (("paper", simplified, 32), ("torch", BUILTINS["encoder-pre"].factory, 8)):
+    for name, factory, seeds in (("paper", simplified, 48), ("torch", BUILTINS["encoder-pre"].factory, 8)):
         frame = probe(factory, widths=[64], depths=[3], seeds=seeds).frame
         found = []
         for quantity, parameter, ours in (
