@@ -281,7 +281,7 @@ def test_a_pair_without_an_arrow_is_seen():
 
 
 def test_heavy_libraries_stay_out(tmp_path):
-    """Of help, of lists, of what is no run and of a prediction, in one process."""
+    """Help, lists, a folder without a run and a prediction load none of them, in one process."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "manifest.toml").write_text('format = 1\n[request]\ncommand = "sweep"\n')
     code = f"""
