@@ -505,16 +505,18 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
     unknown = "".join(part for part in others if part.startswith("unknown"))
     rough = ", ".join(each for each in ("WQ", "WK") if each not in unknown)
     effect = "; ".join([ratios + f", {rough} +-30%" * bool(change.norms and rough), *others, of])
-    return [card_row(_EVENED, f"{change.words}: {effect}, {loss}; --compare {' '.join(as_flags(change.values))}")]
+    code = "in code: " * (run is not None and "embedding_scale" in change.values)
+    flags = " ".join(as_flags(change.values))
+    return [card_row(_EVENED, f"{change.words}: {effect}, {loss}; {code}--compare {flags}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
     return [
-        f"Critical learning rate: above it, step 1 raises the loss (to second order); finer: {_RATE_VIEW}",
+        f"Critical learning rate of step 1 (R/N in a warm-up of N steps), to second order; finer: {_RATE_VIEW}",
         *[
-            card_row(name, f"quick estimate {rate} ({low} to {high}{known})")
+            card_row(name, f"the loss falls below {low} and rises above {high}{known}; quick estimate {rate}")
             for known in [" in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else ", extrapolated"]
             for key, name in RATES.items()
             for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]

@@ -9,10 +9,10 @@ from typing import Any
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import ZIPF, quick_cost
-from gradbounds.actions.remedies import as_flags, changes_of, effect
+from gradbounds.actions.remedies import as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description, changed_values, variants
-from gradbounds.layer_summary import first_over_last, role
+from gradbounds.layer_summary import first_over_last, profiles, role
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
@@ -72,9 +72,8 @@ def compare_steps(
     if is_list:
         lines = [lines[0].replace("the change", "a change of one setting"), "", *_list([*each], steps)]
     else:
-        lines += _tables(
-            [*each][1:], steps, asked, batch=f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        )
+        flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
+        lines += _tables([*each][1:], steps, stacks, asked, batch=flags)
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
@@ -94,16 +93,19 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 
 
 def _tables(
-    each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]], asked: Asked, batch: str
-) -> list[str]:
-    """Return a table for each change, and the flags for finer critical rates of the last one."""
+    each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]], stacks: Sequence[Stack],
+    asked: Asked, batch: str,
+) -> list[str]:  # fmt: skip
+    """Return a table and the code of each change, and the flags for finer critical rates of the last one."""
     lines, ((before, why), *others) = list[str](), steps
-    for changes, (after, reason) in zip(each, others, strict=True):
+    for changes, (after, reason), changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
         lines += [
             "",
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
+            *["", "In code (torch):"] * bool(code := code_of(stacks[0], changed)),
+            *(f"  {line}" for line in code),
         ]
     if asked.text not in (None, DISTINCT) and not reason:
         parts = (change.partition("=") for change in changes)
@@ -149,6 +151,8 @@ def _step(
         return {}, str(error).partition(", got ")[0]
     ratios = first_over_last(result.columns("layers")).items()
     numbers = {"loss": result.values["loss"], "gradient norm": result.values["gradient_norm"]}
+    energies = profiles(result.columns("layers"), "predicted")["hidden_energy"]
+    numbers |= {"stream's rms, last / first layer": float(energies[-1] / energies[0]) ** 0.5}
     numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
     if not rates:
         return numbers, ""

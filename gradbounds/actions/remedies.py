@@ -154,6 +154,28 @@ def as_flags(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
 
 
+def code_of(before: Stack, after: Stack) -> list[str]:
+    """Return lines of Python that make a change of embeddings in a torch model; none for a change of other fields.
+
+    Learned positions are multiplied by the same factor as token embeddings. With a tied head, the lines multiply the
+    embedding's output, because the head's rows stay as they are.
+
+    >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))
+    ['[e.weight.data.mul_(2.5) for e in model.modules() if isinstance(e, torch.nn.Embedding)]']
+    """
+    factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
+    like = {"embedding_scale": before.embedding_scale} | (
+        {"embeddings": "tied", "vocab": before.vocab} if untied else {}
+    )
+    if factor == 1.0 or replace(after, **like) != before:
+        return []
+    change = f"weight.data.mul_({factor:.4g})"
+    if after.embeddings == "tied":
+        change = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
+    lines = [f"[e.{change} for e in model.modules() if isinstance(e, torch.nn.Embedding)]"]
+    return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
+
+
 def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """Describe the smallest and the largest ratio first / last layer after a change, and what became less even.
 

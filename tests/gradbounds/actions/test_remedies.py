@@ -6,11 +6,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from checks.stacks.gradients_by_layer import layer_table
 from gradbounds import budget
 from gradbounds.actions import remedies
 from gradbounds.actions.batch import Asked
+from gradbounds.actions.remedies import code_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from gradbounds.result import Frames, Result
@@ -20,6 +23,21 @@ from theory.mean_field.tied.text_output import OwnTokenError
 
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
 TIED = replace(STACK, depth=6, placement="pre", embeddings="tied")
+
+
+@pytest.mark.parametrize("change", ["tied", "untied"])
+def test_lines_of_code_multiply_embeddings_and_positions_alone(change):
+    """What is embedded grows by the factor of the change, and the head does not change."""
+    tied = replace(TIED, positions="learned", embedding_scale=0.5)
+    *untie, line = code_of(tied, replace(tied, embeddings=change, embedding_scale=2.0))
+    assert len(untie) == (change == "untied") and not code_of(tied, replace(tied, embedding_scale=2.0, heads=2))
+    model = nn.ModuleList([nn.Embedding(16, 64), nn.Embedding(4, 64), nn.Linear(64, 16, bias=False)])
+    if change == "tied":
+        model[2].weight = model[0].weight
+    inputs, head = (lambda: (model[0](torch.arange(4)) + model[1](torch.arange(4))).detach()), model[2].weight.clone()
+    before = inputs()
+    exec(line, {"model": model, "torch": torch})
+    assert torch.equal(inputs(), 4.0 * before) and torch.equal(model[2].weight, head)
 
 
 @pytest.mark.parametrize(
