@@ -307,6 +307,9 @@ def test_the_advised_change_has_the_numbers_of_compare(capsys):
     compared = found(capsys, *model, "--compare", change)
     numbers = compared["compared"][0]["numbers"]
     assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
+    first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
+    stream = compared["numbers"]["stream's rms, last / first layer"]
+    assert stream == pytest.approx(float(last) / float(first), rel=0.01)
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
