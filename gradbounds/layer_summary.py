@@ -144,7 +144,7 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
     """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
     scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
     share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
-    text = f" (together {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²)"
+    text = f", together {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²"
     return text * (len(scores) == 2 and whole > 0)
 
 
@@ -159,14 +159,14 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
         plain = re.sub(r"^of (attention$|the |its )?| \(.*", "", whose)
         of_part = parts.setdefault(re.sub("^(feed-forward block|gate)$", "MLP", plain), {})
         error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
-        unsure = f" +-{error:.0%}" if error > _UNSURE else ""
+        unsure = f" (+-{error:.0%})" if error > _UNSURE else ""
         of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
     by_part = {
         part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    return re.sub(r"(WK [\d.e+]+x( \+-\d+%)?)", rf"\1{of_scores}", text, count=1)
+    return re.sub(r"(WK [\d.e+]+x( \(\+-\d+%\))?)", rf"\1{of_scores}", text, count=1)
 
 
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
@@ -174,8 +174,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
 
     Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
     absolute entries. In small GPT-2, Llama and OPT models of transformers, its ratio first / last layer is 1.0 to 1.4
-    times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there. So
-    steps in layer 1 change the loss most if all ratios of norms are above 1.
+    times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there.
 
     Args:
         stack: the network.
@@ -192,16 +191,14 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
     who = f"layers {'and used experts ' * bool(stack.experts)}move"
-    steps = f"no fault: step sizes ignore gradient sizes, so {who} equally far"
+    steps = f"not affected: a step's size does not depend on the gradient's size, so {who} equally far"
     if over_layers >= 1 + FLAT:
         steps = f"{who} up to {over_layers:.2g}x as far as others, by their initial sizes, whatever the gradients"
-    if min(ratios.values()) > 1 + FLAT:
-        steps += ", with most effect in layer 1"
     return [
         card_row("AdamW, Muon", steps),
         card_row(
             "SGD moves",
-            f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
+            f"{role(most[0])} (layer {most[1]}) {moved} times as far as {role(least[0])} (layer {least[1]}), "
             "relative to initial norms",
         ),
     ]
@@ -297,7 +294,7 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    layer = f"; layer {layers.argmax()} of {stack.depth}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
     of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
@@ -307,8 +304,10 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
             f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}",
         )
     elif grows and layer:
-        layer += f" (stream's rms {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
+        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller there)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
+    if stack.embeddings == "tied":
+        shares = shares.replace("output matrix", "tied embedding")
     return [card_row("of squared norm", shares), *filter(None, [reason])]
 
 
@@ -340,7 +339,7 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
         reason = f"the gradient at its output is {times} that at {other}'s output"
         if _FED_BY.get(other) == known[0]:
-            reason = f"{other}'s gradient comes through {known[0]}, which makes it {times} smaller"
+            reason = f"{other}'s gradient passes back through {known[0]}, which makes it {times} smaller"
         if abs(power) < _SIMPLE:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:

@@ -101,11 +101,11 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
-_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
+_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
-_NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
+_NO_RUN = f"Learning rate of step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
@@ -380,10 +380,10 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
         loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
-    others = [f"; other norms: --drawn-by {', '.join(names)}"] * bool(names)
+    others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
-    return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
+    return [f"Weights: random, {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
@@ -419,7 +419,7 @@ def _run_lines(
     other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
     lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
     runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
-    loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
+    loss = f"normal: {_normal(first.loss, first.loss_deviation)} by draw, theory{runs}"
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
@@ -427,17 +427,15 @@ def _run_lines(
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     assert first.norm is not None and first.norm_deviation is not None
     low = COARSE * (first.coarse and stack.ffn == "gated")
-    errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
-    listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
-    included = f"{listed} error{'s' * (len(errors) > 1)} included"
-    included += ", masking not" * any(note.field == "masked words" for note in first.result.values["notes"])
+    included = f" by draw,{' text,' * bool(first.texts)} theory{f'; token groups: up to {low:.0%} low' * bool(low)}"
+    included += ", not by masking" * any(note.field == "masked words" for note in first.result.values["notes"])
     batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss),
         card_row(
             "gradient norm",
-            f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
+            f"normal before clipping: {_normal(first.norm, first.norm_deviation, low)}{included})",
         ),
         *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reason_of_largest"]),
     ]  # fmt: skip
@@ -450,7 +448,7 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
     """
     ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
     lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
-    return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
+    return f"{lowest} to {highest} ({number_text(mean, deviation)}"
 
 
 def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
@@ -501,25 +499,23 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
     # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
     of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens} tokens"
-    ratios, *others = change.effect.split("; ")
-    unknown = "".join(part for part in others if part.startswith("unknown"))
-    rough = ", ".join(each for each in ("WQ", "WK") if each not in unknown)
-    effect = "; ".join([ratios + f", {rough} +-30%" * bool(change.norms and rough), *others, of])
+    effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if change.norms else change.effect
+    effect = effect.replace("; ", ", ")
     code = "in code: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
-    return [card_row(_EVENED, f"{change.words}: {effect}, {loss}; {code}--compare {flags}")]
+    return [card_row(_EVENED, f"{change.words}: then {effect}; {of}, {loss}; {code}--compare {flags}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
-        return [f"Critical learning rate in step 1: {rates['no_rule']}"]
+        return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        f"Critical learning rate of step 1 (R/N in a warm-up of N steps), to second order; finer: {_RATE_VIEW}",
+        f"Learning rate of step 1 (with a warm-up of N steps to R: R/N), to second order; finer: {_RATE_VIEW}",
         *[
-            card_row(name, f"the loss falls below {low} and rises above {high}{known}; quick estimate {rate}")
-            for known in [" in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else ", extrapolated"]
+            card_row(name, f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({known})")
+            for known in ["in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "extrapolated"]
             for key, name in RATES.items()
-            for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
+            for _, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],
     ]  # fmt: skip
 
@@ -529,7 +525,11 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
-        expected = f"Tested: {_PUBLIC}" if is_sampled else f"Ranges extrapolated from GPTs and Llamas ({_PUBLIC})"
+        expected = (
+            f"In range, all models: {_PUBLIC}"
+            if is_sampled
+            else f"Extrapolated from GPTs and Llamas (in range: {_PUBLIC})"
+        )
         if has_experts(stack):
             wider = f"extrapolated to width {stack.width} from" if stack.width > 512 else "held for"
             expected = f"Ranges {wider} {_EXPERTS}; theory's error is of order layers / width"
@@ -542,7 +542,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        expected += f"; theory and {of}{at_width} agree in {int(count) - int(off)} of {count} numbers"
+        expected += f"; this one: {int(count) - int(off)} of {count} numbers of {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

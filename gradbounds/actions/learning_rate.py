@@ -70,6 +70,14 @@ class RateOfStep:
             )
         ]
 
+    def sign(self, factor: float) -> str:
+        """Return whether the loss falls or rises in step 1, given the factor within which the critical rate is known.
+
+        A rise is that of the quadratic approximation of the loss.
+        """
+        share = self.rate / self.step.critical_rate
+        return "falls" if share <= 1 / factor else "rises" if share >= factor else "falls or rises"
+
     def row(self) -> dict[str, Any]:
         """Return all predicted numbers of step 1 as one row of a table."""
         change, error = self.step.change(self.rate)
@@ -119,6 +127,8 @@ def predict_rate(
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
+    factor = rate_factor(stack, scale or 0.0)
+    range_of = "in 9 of 10 networks" if (scale or 0.0) >= LEAST_MEASURED else "its range, extrapolated"
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -127,8 +137,8 @@ def predict_rate(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
-            f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(table), "",
-            *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
+            f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(steps, factor, range_of), "",
+            *_sentences(rate, warmup_steps, steps, factor), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *note_lines(notes),
@@ -154,50 +164,42 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
     return sum(float(np.nansum(square)) for square in squares.values()) / sgd["sgd"].gain
 
 
-def _table(table: pd.DataFrame) -> list[str]:
-    return table_lines(
-        "optimizer,change of the loss,change of logits,largest relative update,critical rate".split(","), [
-        (
-            row.optimizer,
-            "not predicted (see below)"
-            if row.region == _BEYOND
-            else f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}",
-            f"{row.logit_change:.2g}",
-            f"{row.relative_update:.2g} ({row.most_updated})", f"{row.critical_rate:.2g}",
-        )
-        for row in table.itertuples()
-    ])  # fmt: skip
+def _table(steps: Sequence[RateOfStep], factor: float, range_of: str) -> list[str]:
+    # Return a row for each optimizer. A change of the loss far beyond the quadratic approximation has a sign at most.
+    head = ("optimizer", "loss in step 1", "critical rate", range_of, "change of logits", "largest relative update")
+    rows = []
+    for each in steps:
+        (change, error), critical = each.step.change(each.rate), each.step.critical_rate
+        name, update = each.update
+        falls = f"{change:+.3g} +- {error:.1g}" if each.region != _BEYOND else each.sign(factor)
+        ends = f"{critical / factor:.2g} to {critical * factor:.2g}"
+        rows.append((each.optimizer, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
+    return table_lines(head, rows)
 
 
-def _sentences(
-    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], scale: float | None, factor: float
-) -> list[str]:  # fmt: skip
-    # States the region of every optimizer's step, its critical rate, and when a warm-up passes this rate.
+def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], factor: float) -> list[str]:
+    # States for every optimizer whether step 1 lowers the loss, and when a warm-up passes the critical rate.
     lines = []
     for each in steps:
-        (name, update), critical = each.update, each.step.critical_rate
-        lines += [
-            f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
-            f"  {_WORDS[each.region]}",
-            *[_BAND.format(critical / factor, critical * factor)] * ((scale or 0.0) >= LEAST_MEASURED),
-        ]  # fmt: skip
-        share, is_known = critical / rate, (scale or 0.0) >= LEAST_MEASURED
-        if share >= 1.0:
-            lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
-        elif warmup_steps:
-            early, late = (math.ceil(share * warmup_steps * times) for times in (1 / factor, factor))
-            between = f" ({early} to {late} by its range)"
+        critical = each.step.critical_rate
+        lines.append(
+            f"{each.optimizer}: {each.rate:.3g} is {each.rate / critical:.2g} times the critical rate. "
+            f"The loss {each.sign(factor)} in step 1."
+        )
+        share = critical / rate
+        early, late = (share * times for times in (1 / factor, factor))
+        if share < 1.0 and warmup_steps:
+            first, last = (math.ceil(each_share * warmup_steps) for each_share in (early, late))
             lines.append(
-                f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from "
-                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on{between * is_known}.\n"
+                f"  The warm-up exceeds step 1's critical rate from step {math.ceil(share * warmup_steps)} of "
+                f"{warmup_steps} on ({first} to {last} by its range).\n"
                 "  Whether those steps are safe is unknown: training changes the critical rate."
             )
-        else:
-            lines += [
-                f"  The learning rate {rate:g} is {1 / share:.2g} times step 1's critical rate.",
-                f"  A linear warm-up passes the critical rate after {share:.1%} of its steps.",
-                f"  Training changes the critical rate. Step 1 of N warm-up steps has the learning rate {rate:g}/N.",
-            ]
+        elif share < 1.0:
+            lines.append(
+                f"  Safe for step 1: {critical / factor:.1e} and below, as in a linear warm-up of at least "
+                f"{math.ceil(1 / early):,} steps to {rate:g}."
+            )
     return lines
 
 
@@ -213,19 +215,12 @@ _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
     "With small embeddings, they are far too small."
 )
-_WORDS = {
-    INSIDE: f"The change of the loss is predicted: both numbers are at most {_LOGITS[0]:g} and {_UPDATES[0]:g}.",
-    EDGE: f"The predicted change of the loss is less accurate above {_LOGITS[0]:g} or {_UPDATES[0]:g}.",
-    _BEYOND: f"The change of the loss is only predicted up to {_LOGITS[1]:g} and {_UPDATES[1]:g}.",
-}
-_BAND = (
-    "  Below {:.1e} the loss falls in step 1, above {:.1e} its quadratic approximation rises (in 9 of 10\n"
-    "  sampled networks of widths 192 to 512)."
-)
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
     "card prints a quick estimate of it. --first-step concerns one sequence of tokens that all differ.",
+    f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their",
+    f"norm; above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate.",
     "The theory does not recommend a learning rate.",
     f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss,",
     f"and {ERRORS['critical_rate']:.0%} for the critical rate. In 8 of 10, the error of the second-order change was",

@@ -40,7 +40,7 @@ def found(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-_NAMES = {"input embedding": "table of inputs"}
+_NAMES = {"tied embedding": "output matrix", "input embedding": "table of inputs"}
 
 
 def value_of(card, label):
@@ -70,7 +70,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
-            r"normal: ([-0-9.]+) to ([0-9.]+) \((.*? \+- [0-9.]+)", value_of(card, label)
+            r"normal.*?: ([-0-9.]+) to ([0-9.]+) \((.*? \+- [0-9.]+)", value_of(card, label)
         ).groups()
         assert printed == number_text(mean, deviation)
         assert [float(low), float(high)] == pytest.approx([mean - 2 * deviation, mean + 2 * deviation], rel=0.02)
@@ -82,8 +82,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
-    assert ("most effect in layer 1" in value_of(card, "AdamW, Muon")) == (min(printed.values()) > 1)
-    for name, error in re.findall(r"(W\w) [\d.]+x \+-(\d+)%", value_of(card, "by matrix")):
+    for name, error in re.findall(r"(W\w) [\d.]+x \(\+-(\d+)%\)", value_of(card, "by matrix")):
         sems = by_layer(batch["layers"], f"grad_{name}", "predicted_sem")
         expected = 100 * math.hypot(*(sems[k] / norms[name][k] for k in (0, -1)))
         assert float(error) == pytest.approx(expected, abs=0.51) and float(error) >= 5
@@ -100,7 +99,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
     steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
     most, least = max(steps, key=steps.get), min(steps, key=steps.get)
-    under = re.search(r"SGD moves +(\w+) of layer (\d+) ([\d.,]+) times as far as (\w+) of layer", "\n".join(card))
+    under = re.search(r"SGD moves +(\w+) \(layer (\d+)\) ([\d.,]+) times as far as (\w+) \(layer", "\n".join(card))
     assert (under[1], int(under[2])) == most and under[4] == least[0]
     assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=6e-3)
 
@@ -108,9 +107,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = rates[row["optimizer"]].values()
-        pattern = r"the loss falls below (\S+) and rises above (\S+?)(?:, extrap| in 9 of 10).*; quick estimate (\S+)$"
+        pattern = r"up to (\S+) step 1 lowers the loss, from (\S+) on it raises the loss \((?:extrap|in 9 of 10 netw)"
         printed = re.match(pattern, value_of(card, title)).groups()
-        assert [*map(float, printed)] == pytest.approx([low, high, rate], rel=0.06)
+        assert [*map(float, printed)] == pytest.approx([low, high], rel=0.06)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
@@ -119,14 +118,16 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, ca
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
     network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
-    assert re.search(r"(?s)\n +adam +not predicted .*only predicted up to 2 and 0.5\.", capsys.readouterr().out)
+    assert re.search(r"(?s)\n +adam +rises .*adam: 1e\+03 is .* The loss rises in step 1", capsys.readouterr().out)
     network += ["--learning-rate", "1", "--warmup-steps", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    pattern = r"Below (\S+) the loss falls in step 1, above (\S+) its .* exceeds it from step (\d+) of 1000000 on"
+    pattern = r" adam -0\S+ \+- \S+ \S+ (\S+) to (\S+) .* exceeds step 1's critical rate from step (\d+) of 1000000 on"
     low, high, step = map(float, re.search(pattern, said).groups())
     assert [low, high] == pytest.approx([critical / factor, critical * factor], rel=0.06)
+    assert main(["predict", *network[:-3], f"{0.97 * critical / factor:.3g}"]) == 0
+    assert "The loss falls in step 1" in capsys.readouterr().out
     assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
     errors = [abs(math.log(one["critical_rate"])) for name, one in networks.items() if re.search("gated|llama", name)]
@@ -155,11 +156,11 @@ def test_a_card_says_what_it_leaves_out(capsys):
     """Experts have no rule for a first step, a network of flags has no run, and what takes long is not on the card."""
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
-    assert value_of(lines, "gradient norm").startswith("normal: ")
-    assert "Critical learning rate in step 1: unknown, as theory has no rule for a first step of experts" in lines
+    assert value_of(lines, "gradient norm").startswith("normal before clipping: ")
+    assert "Learning rate of step 1: unknown, as theory has no rule for a first step of experts" in lines
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
-    assert any(line.startswith("Critical learning rate in step 1: for one seq") for line in card["lines"])
+    assert any(line.startswith("Learning rate of step 1: for one seq") for line in card["lines"])
     tested = found(capsys, "--width", "512", "--depth", "2")["card"]["lines"]
     assert value_of(tested, "Expect errors of up to 0.7% by finite width (512), as in sampled networks") == ""
     assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
@@ -177,9 +178,9 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
 @pytest.mark.parametrize(
     ("model", "flags", "said", "unsaid"),
     [
-        ("gpt2", "", "Tested: 36 of 38 losses, 7 of 8 norms of public logs", "extrapolated"),
-        ("gpt2", "--activation relu", "Ranges extrapolated from GPTs and Llamas", "Tested"),
-        ("llama-3-8b", "--kv-heads 0 --placement post", "Ranges extrapolated from GPTs and Llamas", "Tested"),
+        ("gpt2", "", "In range, all models: 36 of 38 losses, 7 of 8 norms of public logs", "Extrapolated"),
+        ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (in range: 36", "In range, all"),
+        ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "In range, all"),
         ("olmoe-1b-7b", "", "Ranges held for 24 sampled networks with experts", "extrapolated"),
         ("olmoe-1b-7b", "", "unknown largest share of a batch's tokens that one expert takes (even: 12%)", "fullest"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated to width 1024 from 24 sampled", "held"),
@@ -209,7 +210,7 @@ def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
         name: replace(step, curvature=step.curvature * times(positions))
         for name, step in whole(*given, positions=positions, **how).items()
     })  # fmt: skip
-    assert f"Critical learning rate in step 1: {said}" in found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
+    assert f"Learning rate of step 1: {said}" in found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
 
 
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
@@ -302,8 +303,8 @@ def test_lost_norms_and_equal_tokens_are_named():
 def test_the_advised_change_has_the_numbers_of_compare(capsys):
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")
     row = " ".join(" ".join(found(capsys, *model)["card"]["lines"]).split())
-    pattern = r"rms of input embedding 0.02 -> \S+: (.*), WQ, WK .*; norm (\S+) -> (\S+), .*--compare (\S+)"
-    effect, *norms, change = re.search(pattern, row).groups()
+    pattern = r"rms of input embedding 0.02 -> \S+: then (.*); norm (\S+) -> (\S+), .*--compare (\S+)"
+    effect, *norms, change = re.search(pattern, row.replace(", +-30%", "")).groups()
     compared = found(capsys, *model, "--compare", change)
     numbers = compared["compared"][0]["numbers"]
     assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]

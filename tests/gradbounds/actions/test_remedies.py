@@ -79,8 +79,8 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    row = "rms of input embedding 1 -> 10: 0.99x (WV) to 1.02x (W2); for one sequence of 8 tokens, same loss"
-    assert f"{row}; --compare embedding_scale=10 Critical" in said
+    row = "rms of input embedding 1 -> 10: then 0.99x (WV) to 1.02x (W2); for one sequence of 8 tokens, same loss"
+    assert f"{row}; --compare embedding_scale=10 Learning" in said
 
 
 @pytest.mark.parametrize(
