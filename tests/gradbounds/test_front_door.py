@@ -227,9 +227,3 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         capsys.readouterr().err
         == "gradbounds: --import must be followed by the name of a module, as in --import mine.\n"
     )
-
-
-@pytest.mark.parametrize("name", ["train", "Training", "spectra", "largest_stable_rates", "StableRate"])
-def test_a_name_that_left_says_which_study_has_it(name):
-    with pytest.raises(AttributeError, match=f"no '{name}' any more; in a checkout 'python -m studies "):
-        getattr(gb, name)

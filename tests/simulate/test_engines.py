@@ -41,7 +41,7 @@ def test_second_backward_raises():
     x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
     y = e.apply("W1", x, 5, 1.0).sum()
     y.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="^W1 of layer 1 was pulled back a second time"):
+    with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
         y.backward()
 
 
