@@ -181,19 +181,9 @@ class Run:
             ValueError: the folder is gone, or the file cannot be written.
         """
         if blocks:
-            self.append_rows(block_rows(blocks))
-
-    def append_rows(self, rows: pa.Table) -> None:
-        """Save rows of sampled networks in one new file of the run folder.
-
-        `block_rows` makes the rows.
-
-        Raises:
-            ValueError: the folder is gone, or the file cannot be written.
-        """
-        self.check_there()
-        folder = self.folder / "blocks"
-        write_parquet(folder, f"{next_number(folder):06}", marked(rows))
+            self.check_there()
+            folder = self.folder / "blocks"
+            write_parquet(folder, f"{next_number(folder):06}", marked(block_rows(blocks)))
 
     def check_there(self) -> None:
         """Raise an error if the run folder was deleted or moved while a sweep writes to it.
