@@ -18,10 +18,9 @@ from gradbounds.actions.first_step_cost import network_seconds
 from gradbounds.progress import counted, progress
 from gradbounds.result import Result
 from gradbounds.units import duration, seconds_of
-from simulate import Cell, Run
+from simulate import Cell, Execution, Run
 from simulate.curvature.first_step import sampled_steps
 from simulate.runs.cost import block_work
-from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import MANIFEST
 from simulate.runs.provenance import manifest, session

@@ -24,9 +24,8 @@ from gradbounds.network_comparison import sample_comparison_lines
 from gradbounds.network_text import network_lines, title
 from gradbounds.progress import progress, working
 from gradbounds.result import Result
-from simulate import Run, Samples
+from simulate import Execution, Run, Samples
 from simulate.counts import check_count
-from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import check_sweep, sample_into

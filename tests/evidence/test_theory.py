@@ -57,7 +57,7 @@ def test_the_exact_law_of_post_ln_norms(width):
     values = sample(Stack(width=width, depth=1, tokens=1, vocab=2), draws=draws, seed=4)["hidden_energy"][:, 0]
     energies, law = values.astype(float) * width, PostEnergy(width)
     grid = np.linspace(0, energies.max() * 1.001, 6000)
-    below = law.cdf(grid)
+    below = 1.0 - law.sf(grid)
     p, shifted = (stats.kstest(x, lambda e: np.interp(e, grid, below)).pvalue for x in (energies, energies * 1.002))
     excess = {
         str(e): [float((energies > (1 + e) * law.mean).mean()), float(law.excess_probability(e))] for e in (0.1, 0.2)

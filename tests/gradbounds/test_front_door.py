@@ -82,8 +82,7 @@ assert not {{"pandas", "matplotlib", "scipy.stats"}} & set(sys.modules), "a swee
 def test_no_submodule_overwrites_a_name():
     """In this process, which has loaded most of them: each name is still what its home has."""
     for package in ("theory", "simulate", "checks", "figures", "gradbounds"):
-        root = importlib.import_module(package)
-        for module in pkgutil.walk_packages(root.__path__, package + "."):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             importlib.import_module(module.name)
     for name, home in gb._HOMES.items():
         module, _, renamed = home.partition(":")

@@ -169,8 +169,7 @@ def test_graphs_have_the_same_numbers_on_the_gpu(monkeypatch):
 
 def test_a_second_backward_raises():
     engine = ConditionedEngine(RandomStreams([0], 2), torch.float64)
-    x = torch.ones(2, 3, 4, **DOUBLE, requires_grad=True)
-    y = engine.apply("W1", x, 5, 1.0).sum()
+    y = engine.apply("W1", torch.ones(2, 3, 4, **DOUBLE, requires_grad=True), 5, 1.0).sum()
     y.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
         y.backward()

@@ -38,8 +38,7 @@ def test_weights_are_normal_with_the_asked_deviation():
 
 def test_second_backward_raises():
     e = engine()
-    x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    y = e.apply("W1", x, 5, 1.0).sum()
+    y = e.apply("W1", torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True), 5, 1.0).sum()
     y.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
         y.backward()
@@ -95,8 +94,7 @@ def test_time_belongs_to_the_innermost_part():
     ("dense", {"Gram matrices", "factorizations"}), ("conditioned", {"norm of the output matrix"}),
 ])  # fmt: skip
 def test_a_block_has_its_parts(name, absent):
-    cell = Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name)
-    parts = block_parts(cell)
+    parts = block_parts(Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name))
     all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
     assert set(parts) == all_parts - absent
 

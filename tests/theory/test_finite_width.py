@@ -18,8 +18,7 @@ from theory.stack.weights import gain
 
 def test_branch_moments_against_draws():
     """b, ω and the covariance of ReLU's two energies; 5 standard errors."""
-    rng = np.random.default_rng(0)
-    a, z = rng.normal(size=(2, 400_000))
+    a, z = np.random.default_rng(0).normal(size=(2, 400_000))
     forward, backward = np.maximum(a, 0) ** 2, (a > 0) * z**2
     branch = finite_width.feed_forward_branch()
     for values in (forward, backward):
