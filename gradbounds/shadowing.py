@@ -86,22 +86,6 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
             )
 
 
-def stranger() -> str:
-    """Describe a file of the user that Python imported instead of a library with the same name; "" if there is none."""
-    folder = Path(sys.path[0] or ".").resolve()
-    for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        if "." in name or not origin or Path(origin).resolve().parent not in (folder, folder / name):
-            continue
-        library = PathFinder.find_spec(name, sys.path[1:])
-        if library is not None and library.origin and Path(library.origin).resolve() != Path(origin).resolve():
-            return (
-                f"gradbounds needs the library {name!r}, but Python finds {origin} first: rename that, or start Python "
-                "with -P or in another folder."
-            )
-    return ""
-
-
 def _found(name: str) -> str | None:
     """Return the file of a top-level module, loaded or not; None if there is none."""
     if name in sys.modules:

@@ -8,9 +8,10 @@ from checks.stacks.proof_chain import ROUNDING
 from checks.statistics import estimate, log_variance
 from simulate import sample
 from tests.helpers.evidence_file import record
+from tests.helpers.log_law import log_law
 from theory import Stack, predict
 from theory.mean_field.concentration import PostEnergy
-from theory.mean_field.finite_width import corrections, log_law
+from theory.mean_field.finite_width import corrections
 from theory.paper.proof_chain import STEPS, chain
 from theory.paper.theorem1 import entry_failure_value
 

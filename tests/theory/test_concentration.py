@@ -18,11 +18,6 @@ def post_energies(width, draws, seed=0):
     return ((x3 + np.maximum(x3 @ w1, 0) @ w2) ** 2).sum((1, 2))
 
 
-def variance_of(width):
-    """E[4 d S + 2 d S²] for the variance given S, plus d² Var S, with Var S = 5/(4 d)."""
-    return 3.75 * width + 2.5
-
-
 @pytest.mark.parametrize("width", [2, 5, 16])
 def test_the_exact_law(width):
     """20000 draws with explicit matrices; false alarm 1e-5 each. The law of d + 1 is told apart.
@@ -40,7 +35,7 @@ def test_the_exact_law(width):
     assert alarms(PostEnergy(width + 1)) < 1e-5 / len(points)
     assert abs(values.mean() - PostEnergy(width).mean) < 4.4 * stats.sem(values)
     squares = (values - PostEnergy(width).mean) ** 2
-    assert abs(squares.mean() - variance_of(width)) < 4.4 * stats.sem(squares)
+    assert abs(squares.mean() - PostEnergy(width).variance) < 4.4 * stats.sem(squares)
 
 
 @pytest.mark.parametrize("width", [2, 3, 64, 512, 65536])
@@ -52,8 +47,8 @@ def test_the_law_is_one(width):
     assert weights @ nodes**2 == pytest.approx(0.25 + 1.25 / width, abs=1e-10)
     # Given S, the energy varies by 4 d S + 2 d S², and its mean is d + d S.
     square = weights @ nodes**2
-    assert variance_of(width) == pytest.approx(width * (2 + 2 * square) + width**2 * (square - 0.25), rel=1e-4)
-    assert law.sf(np.array([0.0, law.mean + 100 * variance_of(width) ** 0.5])) == pytest.approx([1, 0], abs=1e-9)
+    assert law.variance == pytest.approx(width * (2 + 2 * square) + width**2 * (square - 0.25), rel=1e-4)
+    assert law.sf(np.array([0.0, law.mean + 100 * law.variance**0.5])) == pytest.approx([1, 0], abs=1e-9)
 
 
 def test_the_chi_square_example_is_never_undercut():

@@ -47,6 +47,14 @@ class PostEnergy:
         """The mean of a token's squared norm, 3d/2 at width d (Lemma 2 of Xiong et al., 2020)."""
         return 1.5 * self.width
 
+    @property
+    def variance(self) -> float:
+        """The variance of a token's squared norm, 15 d/4 + 5/2 at width d.
+
+        It is E[4 d S + 2 d S²] for the variance given S, plus d² Var S, with Var S = 5/(4 d).
+        """
+        return 3.75 * self.width + 2.5
+
     def sf(self, energy: ArrayLike) -> Array:
         """Return the probability that a token's squared norm exceeds a given value, for every value of an array.
 
