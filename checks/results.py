@@ -161,6 +161,18 @@ def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[
     return [(v, old) for v, old in common(now, before) if len({v.verdict, old.verdict} - {"undecided"}) == 2]
 
 
+def difference_lines(now: Sequence[Verdict], before: Iterable[Verdict]) -> list[str]:
+    """Return a line for every verdict whose samples differ from theory, and for every changed verdict."""
+    return [
+        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
+        for v in now
+        if v.agreement == "differs"
+    ] + [
+        f"CHANGED {v.claim}, {v.part}: was {old.verdict!r}, is {v.verdict!r}"
+        for v, old in changed_verdicts(now, before)
+    ]
+
+
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
     """Return the earlier verdicts on parts of claims that have no new verdict."""
     present = {(v.claim, v.part) for v in now}

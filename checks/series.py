@@ -27,9 +27,7 @@ T = TypeVar("T", bound=HasStack)
 _FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
 
 
-def exponent_series(
-    cells: Sequence[T], against: Against, *, proportional: bool = False, free: Collection[str] = ()
-) -> list[list[T]]:
+def exponent_series(cells: Sequence[T], against: Against, *, free: Collection[str] = ()) -> list[list[T]]:
     """Group configurations into series that differ only in width or only in depth.
 
     Each series has at least three different values and is sorted by them.
@@ -37,15 +35,12 @@ def exponent_series(
     Args:
         cells: configurations or samples of any grid.
         against: the field that varies, "width" or "depth".
-        proportional: whether the vocabulary grows in proportion to the width, instead of being fixed.
         free: names of fields that may also vary.
     """
     series: dict[tuple[object, ...], dict[int, T]] = {}
     for cell in cells:
         fixed = {name: field for name, field in asdict(cell.stack).items() if name not in free}
         value = fixed.pop(against)
-        if proportional:
-            fixed["vocab"] = cell.stack.vocab / cell.stack.width
         series.setdefault(tuple(fixed.values()), {})[value] = cell
     long = [by_value for by_value in series.values() if len(by_value) >= LEAST_POINTS]
     return [[by_value[value] for value in sorted(by_value)] for by_value in long]

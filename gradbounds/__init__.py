@@ -96,16 +96,6 @@ else:
         "ProbeReport": "checks.models.report",
     }
 
-    # What left the package, and what does its work in a checkout.
-    _LEFT = {
-        "train": "python -m studies training",
-        "Training": "python -m studies training",
-        "spectra": "python -m studies hessian",
-        "largest_stable_rates": "python -m studies stable_rate",
-        "StableRate": "python -m studies stable_rate",
-    }
-    _RENAMED = {"ModuleReport": "ProbeReport", "OneReport": "ProbeReport"}
-
     def __getattr__(name):
         """Return a public name, which is loaded at its first use and then kept.
 
@@ -114,11 +104,6 @@ else:
             ImportError: another module shadows a package of gradbounds.
         """
         if name not in _HOMES:
-            if name in _RENAMED:
-                raise AttributeError(f"gradbounds has no {name!r} any more; gb.{_RENAMED[name]} is what it was.")
-            if name in _LEFT:
-                study = f"in a checkout {_LEFT[name]!r} does its work now"
-                raise AttributeError(f"gradbounds has no {name!r} any more; {study}.")
             raise AttributeError(_unknown(name))
         from importlib import import_module
 

@@ -4,14 +4,14 @@ import signal
 import sys
 from types import FrameType
 
-from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
+from gradbounds.shadowing import ShadowedError, check_own_packages
 
 
 def main() -> int:
     """Run the command line; Ctrl-C ends the program with one line of text, even while libraries are being imported.
 
-    A shadowed module is somebody's module with the name of a package of ours or of a library. SIGTERM, which Slurm and
-    Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
+    A shadowed module is somebody's module with the name of a package of ours. SIGTERM, which Slurm and Kubernetes
+    send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
     """
     if unhandled := signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -22,11 +22,6 @@ def main() -> int:
         return main()
     except ShadowedError as error:
         print(error, file=sys.stderr)
-        return 2
-    except Exception:
-        if not (why := stranger()):
-            raise
-        print(why, file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("gradbounds: interrupted.", file=sys.stderr)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import MOVED, REMOVED, REMOVED_FLAGS, Command
+from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -227,22 +227,13 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
 
 
 def _check_flags(arguments: Sequence[str], program: str) -> None:
-    """Check for removed commands and flags, and for arguments that tyro accepts by mistake.
+    """Check for arguments that tyro accepts by mistake.
 
     tyro accepts `--compare` twice and drops the first; it accepts an empty path, which would mean the current folder.
 
     Raises:
         ValueError: there is such an argument.
     """
-    first, second, *_ = [*arguments, "", ""]
-    for words in (f"{first} {second}", first) if program == "gradbounds" else ():
-        if words in MOVED:
-            raise ValueError(f"command {words} was renamed: use gradbounds {MOVED[words]}.")
-        if words in REMOVED:
-            raise ValueError(f"command {words} was removed: {REMOVED[words]}.")
-    for word in arguments[1:]:
-        if now := REMOVED_FLAGS.get(f"{first} {word.partition('=')[0]}"):
-            raise ValueError(f"{word.partition('=')[0]} of {first} was removed: {now}.")
     for word in arguments:
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):

@@ -14,9 +14,6 @@ from rich.progress import Progress as Bar
 from gradbounds.units import duration
 
 if TYPE_CHECKING:
-    from rich.progress import Task
-    from rich.progress_bar import ProgressBar
-
     from simulate.runs.sweep import Progress
 
 _LINES, _SILENCE = 10, 30.0
@@ -90,27 +87,12 @@ def _left(elapsed: float, share: float) -> str:
 
 @contextmanager
 def estimated(what: str, seconds: float) -> Iterator[None]:
-    """Display the progress of a task whose duration is estimated: as a bar on a terminal, and elsewhere as one line.
-
-    The bar is full after the expected time, and then shows the elapsed time.
-    """
-    console, about = Console(stderr=True), f"{what}, about {duration(seconds)}"
-    if not console.is_terminal:
+    """Display the name and the expected duration of a running task."""
+    about = f"{what}, about {duration(seconds)}"
+    if not Console(stderr=True).is_terminal:
         print(about, file=sys.stderr, flush=True)
+    with working(about):
         yield
-        return
-    with Bar(TextColumn("{task.description}"), _Clock(), TimeElapsedColumn(), console=console, transient=True) as bar:
-        bar.add_task(about, total=seconds)
-        yield
-
-
-class _Clock(BarColumn):
-    """A progress bar of the elapsed time."""
-
-    def render(self, task: "Task") -> "ProgressBar":
-        """Draw the bar."""
-        task.completed = min(task.elapsed or 0.0, task.total or 0.0)
-        return super().render(task)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 # Each needs no more than those before it.
 _PACKAGES = ("theory", "simulate", "checks", "figures")
@@ -24,10 +24,6 @@ _PROGRAMS = ("__main__", "__mp_main__")
 
 class ShadowedError(ImportError):
     """An error: Python found another module with the name of one of this project's packages."""
-
-    def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython and its notebooks show."""
-        return [str(self)]
 
 
 class _OwnPackages(MetaPathFinder):
@@ -82,42 +78,12 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
     for name in _PACKAGES[: _PACKAGES.index(last) + 1] if last in _PACKAGES else _PACKAGES:
         origin = _found(name)
         if origin is not None and Path(origin).resolve().parent != _ROOT / name:
-            _show_in_one_line()
             raise ShadowedError(
                 f"gradbounds needs its own package {name!r}, but Python finds {origin} first: rename that, or start "
                 "Python with -P or in another folder.",
                 name=name,
                 path=origin,
             )
-
-
-def stranger() -> str:
-    """Describe a file of the user that Python imported instead of a library with the same name; "" if there is none."""
-    folder = Path(sys.path[0] or ".").resolve()
-    for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        if "." in name or not origin or Path(origin).resolve().parent not in (folder, folder / name):
-            continue
-        library = PathFinder.find_spec(name, sys.path[1:])
-        if library is not None and library.origin and Path(library.origin).resolve() != Path(origin).resolve():
-            return (
-                f"gradbounds needs the library {name!r}, but Python finds {origin} first: rename that, or start Python "
-                "with -P or in another folder."
-            )
-    return ""
-
-
-def _show_in_one_line() -> None:
-    """Let an uncaught ShadowedError print only its message; other errors are printed as before."""
-    before = sys.excepthook
-
-    def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if isinstance(error, ShadowedError):
-            print(error, file=sys.stderr)
-        else:
-            before(kind, error, traceback)
-
-    sys.excepthook = shown
 
 
 def _found(name: str) -> str | None:

@@ -126,13 +126,9 @@ def escaped(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def _range(values: Iterable[float], digits: int) -> str:
-    low, high = (f"{end:.{digits}g}" for end in _ends(list(values)))
+def _range(values: Sequence[float], digits: int) -> str:
+    low, high = (f"{end:.{digits}g}" for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def alarm_lines(raised: Sequence[Alarm]) -> list[str]:

@@ -60,7 +60,10 @@ class Reference:
     def save(self, path: Path) -> None:
         """Write the reference measurements to a JSON file."""
         content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
-        rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
+        rows = [
+            [value.item() if isinstance(value, np.generic) else value for value in row]
+            for row in self.table.itertuples(index=False)
+        ]
         write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
 
     @classmethod
@@ -287,7 +290,3 @@ def _finding(layer: int, name: str, size: float, part: object) -> Finding:
     factor = float(np.exp(size)) if size > 0 else float(np.exp(-size))
     words = "{} times the reference's" if size > 0 else "1/{} of the reference's"
     return Finding(layer, "reference", f"{name}{where} is {words}", (factor,))
-
-
-def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value

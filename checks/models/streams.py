@@ -34,16 +34,12 @@ def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.
 
     Both are means over seeds, and NaN if unknown.
     """
-    values = []
-    for quantity in ("stream_coefficient", "coefficient_error"):
-        by_layer = rows[rows["quantity"] == quantity].groupby("layer")["value"]
-        mean = (
-            by_layer.mean()
-            if quantity == "stream_coefficient"
-            else by_layer.apply(lambda v: float(np.sqrt((v**2).sum())) / len(v))
-        )
-        values.append(mean.reindex(layers).to_numpy(dtype=float))
-    return values[0], values[1]
+    values, errors = (
+        rows[rows["quantity"] == quantity].groupby("layer")["value"]
+        for quantity in ("stream_coefficient", "coefficient_error")
+    )
+    of_mean = errors.apply(lambda v: float(np.sqrt((v**2).sum())) / len(v))
+    return values.mean().reindex(layers).to_numpy(float), of_mean.reindex(layers).to_numpy(float)
 
 
 def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:

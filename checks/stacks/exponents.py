@@ -27,9 +27,8 @@ from checks.verdict import (
     significant,
 )
 from simulate import Samples
-from theory import Stack, predict
+from theory import CLAIMS, Stack, predict
 from theory.coverage import is_exchangeable
-from theory.paper.claims import CLAIMS
 from theory.paper.proof_chain import growth as symbolic_growth
 
 DEPTH_EXPONENT = {placement: float(number) for placement, number in CLAIMS["T1"].numbers.items()}

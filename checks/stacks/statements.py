@@ -18,10 +18,9 @@ from checks.fits import log_contrast, slope_weights
 from checks.statistics import MARGIN, Agreement, Estimate, chance_limit, scalar_agreement
 from checks.trust import Trust
 from checks.verdict import EXPONENT_MARGIN, LOOSE, Setting, Subject, Verdict, Word, interval_of, sentence, sizes
-from theory import Claim, NoRuleError, Stack, predict
+from theory import QUANTITIES, Claim, NoRuleError, Stack, predict
 from theory.first_step.prediction import first_step
 from theory.stack.optimizers import OPTIMIZERS
-from theory.stack.quantities import QUANTITIES
 from theory.stack.registry import nearest
 
 GROWTH_MARGIN = 0.01

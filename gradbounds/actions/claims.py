@@ -167,8 +167,9 @@ def explain(name: str, *, everything: bool = False) -> Result:
             if key.lower() == name.lower():
                 return _explained(source, claim)
     load_entry_points()
-    # By its id, or by its place in the paper where that has one claim: "Theorem 1".
-    named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
+    # By its id, or by its place in the paper where that has one claim: "theorem 1" of "Theorem 1, App. E".
+    places = {key: claim.source.replace(" (", ",").partition(",")[0] for key, claim in CLAIMS.items()}
+    named = [CLAIMS[key] for key, place in places.items() if name.lower() in (key.lower(), place.lower())]
     claim = named[0] if len(named) == 1 else _claim(name)
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
@@ -205,11 +206,6 @@ def _claim(name: str) -> Claim:
             if name.lower() in (key.lower(), placement.title.lower()):
                 raise ValueError(f"{error} docs/theory.md describes {placement.title}.") from error
         raise
-
-
-def _place(claim: Claim) -> str:
-    """Return the claim's place in the paper, as it is cited: "theorem 1" for "Theorem 1, App. E"."""
-    return claim.source.replace(" (", ",").partition(",")[0].lower()
 
 
 def _derived(claim: str, *, everything: bool) -> list[str]:

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from checks.results import changed_verdicts, field_results, results
+from checks.results import difference_lines, field_results, results
 from checks.stacks.statements import Means, Network, judge, networks, theory_of, variants
 from checks.verdict import Verdict
 from gradbounds.actions.first_step_cost import network_seconds
 from gradbounds.progress import counted, progress
 from gradbounds.result import Result
 from gradbounds.units import duration, seconds_of
-from simulate import Cell, Run
+from simulate import Cell, Execution, Run
 from simulate.curvature.first_step import sampled_steps
 from simulate.runs.cost import block_work
-from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import MANIFEST
 from simulate.runs.provenance import manifest, session
@@ -88,22 +87,8 @@ def verify_claims(
     ]
     return Result(
         about=f"verdicts on {len(judged)} claims", verdicts=verdicts, below=["", *remarks, *left],
-        differences=_differences(verdicts),
+        differences=difference_lines(verdicts, [v for known in field_results().values() for v in known.verdicts]),
     )  # fmt: skip
-
-
-def _differences(verdicts: Sequence[Verdict]) -> list[str]:
-    committed = [v for known in field_results().values() for v in known.verdicts]
-    differ = [
-        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
-        for v in verdicts
-        if v.agreement == "differs"
-    ]
-    changes = [
-        f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
-        for now, old in changed_verdicts(verdicts, committed)
-    ]
-    return [*differ, *changes]
 
 
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:

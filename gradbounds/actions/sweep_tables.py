@@ -23,9 +23,8 @@ from gradbounds.plain_text import table_lines
 from gradbounds.progress import working
 from gradbounds.recipe import Recipe
 from gradbounds.result import Result
-from simulate import Run, Samples
+from simulate import Execution, Run, Samples
 from simulate.counts import check_count
-from simulate.runs.execution import Execution
 from theory import Stack, predict
 from theory.stack import PAPER, SIZES, TITLES
 from theory.stack.placements import COMPOSITIONS

@@ -12,7 +12,7 @@ import pandas as pd
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.report import agreement_counts, html, not_judged_lines
-from checks.results import COMMITTED, changed_verdicts, committed_results, common, load_results, missing
+from checks.results import COMMITTED, committed_results, common, difference_lines, load_results, missing
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.theory_and_samples import prediction_of
@@ -24,9 +24,8 @@ from gradbounds.network_comparison import sample_comparison_lines
 from gradbounds.network_text import network_lines, title
 from gradbounds.progress import progress, working
 from gradbounds.result import Result
-from simulate import Run, Samples
+from simulate import Execution, Run, Samples
 from simulate.counts import check_count
-from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import check_sweep, sample_into
@@ -136,12 +135,8 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
     if len(reasons) > _REASONS:
         hidden = len(reasons) - _REASONS
         below.append(f"     and {hidden} more reason{'s' * (hidden > 1)}, in the column `reason` of the comparison")
-    changes = [
-        f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
-        for now, old in changed_verdicts(judged, committed)
-    ]
     without = [line for samples in sampled for line in _not_finite(samples)]
-    differences = [*_differences(judged, table), *changes, *without]
+    differences = [*_differences(table), *difference_lines(judged, committed), *without]
     return Result(
         about=about, tables={"comparison": table}, values={"wrong": differences}, verdicts=judged, below=below,
         differences=differences, not_finite=bool(without),
@@ -175,17 +170,13 @@ def _without_rule(sampled: Sequence[Samples]) -> list[str]:
     return []
 
 
-def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
+def _differences(table: pd.DataFrame) -> list[str]:
     """Return a line for every number in which theory and samples differ."""
     rows = table[table["agreement"] == "differs"].itertuples()
     return [
         f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
         f"samples {row.mean:.4g} +- {row.sem:.2g}, theory {row.predicted:.4g}"
         for row in rows
-    ] + [
-        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
-        for v in judged
-        if v.agreement == "differs"
     ]
 
 

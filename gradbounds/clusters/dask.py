@@ -112,7 +112,6 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise ValueError(f"dask must name a scheduler with at least one worker, and {address!r} has none.")
-        _check_versions(client)
         _check_resources(client, gpu=gpu)
         print(f"Dask: {threads} threads of workers; dashboard {client.dashboard_link}", flush=True)
         options: dict[str, Any] = {"resources": {"GPU": 1}} if gpu else {}
@@ -222,18 +221,6 @@ def versions() -> dict[str, str]:
     """
     check_own_packages()
     return {"gradbounds": version("gradbounds"), "torch": torch.__version__}
-
-
-def _check_versions(client: Any) -> None:
-    """Refuse workers with other versions, which would sample other numbers.
-
-    Raises:
-        ValueError: gradbounds or torch is of another version there, or missing.
-    """
-    here = versions()
-    for worker, there in client.run(versions, on_error="return").items():
-        if there != here:
-            raise ValueError(f"dask must have workers with the versions here, {here}, but {worker} has {there}.")
 
 
 def _check_resources(client: Any, *, gpu: bool) -> None:

@@ -123,7 +123,9 @@ def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
             f"module {name!r} must have weights, got {len(undrawn)} on the meta device, the first {undrawn[0]}: "
             "to_empty(device='cpu') gives them memory, and its own initialization numbers."
         )
-    if not isinstance(batch, Tensor | tuple | list | Mapping) or not _tensors(batch):
+    if not isinstance(batch, Tensor | tuple | list | Mapping) or not any(
+        isinstance(value, Tensor) for value in tree_leaves(moved(batch, "cpu"))
+    ):
         raise ValueError(
             "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got "
             f"{type(batch).__name__}."
@@ -176,10 +178,6 @@ def _matrices(module: nn.Module, lists: Sequence[LayerList]) -> list[tuple[tuple
         for name, parameter in layer.named_parameters()
         if parameter.ndim == 2
     ]
-
-
-def _tensors(batch: Any) -> bool:
-    return any(isinstance(value, Tensor) for value in tree_leaves(moved(batch, "cpu")))
 
 
 def _own_loss(output: Any) -> Tensor:

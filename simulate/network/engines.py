@@ -4,7 +4,7 @@ A map is applied once and pulled back once, by its methods `forward` and `pullba
 the matrix; `simulate.network.conditioned` samples only its products.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -56,10 +56,11 @@ class Engine(Protocol):
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Multiply a branch's output by a factor, or by the layer's learned scalar.
+        """Multiply a branch's output by a factor; only a `MapEngine` multiplies by the layer's learned scalar.
 
-        Layers count from 1; the scalar is used if `learned`.
+        Layers count from 1; the scalar is used if `learned`, and is initially 0.
         """
+        return times(rows, factor)
 
 
 def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
@@ -92,17 +93,6 @@ class GradientNorms:
         slots.append(None)
         return len(slots) - 1
 
-    def check_empty(self, name: str, position: int) -> None:
-        """Raise an error if a matrix's squared gradient norm is already stored.
-
-        Raises:
-            RuntimeError: the place is filled: a map may be pulled back only once.
-        """
-        if self._slots[name][position] is not None:
-            raise RuntimeError(
-                f"{name} of layer {position + 1} was pulled back a second time; a map allows one backward."
-            )
-
     def put(self, name: str, position: int, value: Tensor) -> None:
         """Store the squared gradient norm of one weight matrix at the matrix's position.
 
@@ -129,13 +119,8 @@ def times(rows: Float[Tensor, "draws rows width"], factor: float) -> Float[Tenso
     return rows if factor == 1.0 else rows * factor
 
 
-class MapEngine(ABC):
+class MapEngine(Engine):
     """A base class of engines whose backward pass stores the squared gradient norm of every weight matrix."""
-
-    streams: RandomStreams
-    dtype: torch.dtype
-    gradients: GradientNorms
-    scalars: list[Scalar]
 
     @abstractmethod
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law) -> RandomMap:
@@ -157,7 +142,6 @@ class MapEngine(ABC):
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Multiply a branch's output by a factor, or by its layer's learned scalar, which is initially 0."""
         if not learned:
             return times(rows, factor)
         while len(self.scalars) < layer:
@@ -168,8 +152,8 @@ class MapEngine(ABC):
         return _Apply.apply(rows, random_map, self.gradients, name, self.gradients.open(name))
 
 
-class EncoderEngine:
-    """A source of the random matrices in an encoder's layers, which uses the decoder's source.
+class EncoderEngine(Engine):
+    """A source of the random matrices in an encoder's layers, which uses the decoder's source and no learned scalars.
 
     Role names have a prefix.
 
@@ -187,14 +171,8 @@ class EncoderEngine:
         """Return the product of rows with the encoder's next random matrix of a role such as "W1"."""
         return self.engine.apply(ENCODER + name, rows, d_out, std, law=law)
 
-    def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
-    ) -> Float[Tensor, "draws rows width"]:
-        """Return an encoder branch's output times its factor; encoders have no learned scalars."""
-        return times(rows, factor)
 
-
-class GivenMatrices:
+class GivenMatrices(Engine):
     """An engine that multiplies tokens by given matrices and can be differentiated any number of times.
 
     Args:
@@ -218,12 +196,6 @@ class GivenMatrices:
         """
         return rows @ next(self._left[name])
 
-    def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
-    ) -> Float[Tensor, "draws rows width"]:
-        """Return a branch's output times its factor; learned scalars are not supported."""
-        return times(rows, factor)
-
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
     """Return the inner product ⟨A, B⟩ of two matrices, for each random network.
@@ -244,7 +216,6 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        ctx.gradients.check_empty(ctx.name, ctx.position)
         product, norm_sq = ctx.random_map.pullback(gradient)
         ctx.gradients.put(ctx.name, ctx.position, norm_sq)
         return product, None, None, None, None

@@ -141,13 +141,8 @@ class Execution:
         # A queue costs the same for thousands of futures, which waiting for the first of them does not.
         finished: SimpleQueue[Future] = SimpleQueue()
         failed: Future | None = None
-        exhausted = False
-        while futures or not exhausted:
-            while not exhausted and len(futures) < in_flight:
-                task = next(queue, None)
-                if task is None:
-                    exhausted = True
-                    break
+        while True:
+            for task in islice(queue, in_flight - len(futures)):
                 work: Callable[..., list[Values]] = self.work or sample_task
                 registrations = packed(task[0].stack) if self.workers > 1 or self.pool is not None else b""
                 future = pool.submit(work, *task, self.limits, registrations)
@@ -159,8 +154,7 @@ class Execution:
             task = futures.pop(future)
             if future.cancelled() or future.exception() is not None:
                 # What failed comes last: the others that are being sampled land.
-                failed = failed or future
-                exhausted = True
+                failed, queue = failed or future, iter(())
                 for other in futures:
                     other.cancel()
                 continue

@@ -181,19 +181,9 @@ class Run:
             ValueError: the folder is gone, or the file cannot be written.
         """
         if blocks:
-            self.append_rows(block_rows(blocks))
-
-    def append_rows(self, rows: pa.Table) -> None:
-        """Save rows of sampled networks in one new file of the run folder.
-
-        `block_rows` makes the rows.
-
-        Raises:
-            ValueError: the folder is gone, or the file cannot be written.
-        """
-        self.check_there()
-        folder = self.folder / "blocks"
-        write_parquet(folder, f"{next_number(folder):06}", marked(rows))
+            self.check_there()
+            folder = self.folder / "blocks"
+            write_parquet(folder, f"{next_number(folder):06}", marked(block_rows(blocks)))
 
     def check_there(self) -> None:
         """Raise an error if the run folder was deleted or moved while a sweep writes to it.
@@ -247,7 +237,8 @@ class Run:
         values = quantity_arrays(table, starts, [cell.stack for cell in described])
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
-        return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
+        # None, which some fields may be, comes before all values.
+        return sorted(cells, key=lambda s: (s.cell.text is not None, [(v is not None, v) for v in astuple(s.stack)]))
 
     def frames(self) -> "Iterator[pd.DataFrame]":
         """Yield the sampled networks as data frames, one for each file of the run.
@@ -360,8 +351,3 @@ def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
     table = open_parquet(file).read()
     ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, tokens + 1)
     return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
-
-
-def _order(stack: Stack) -> list[tuple[bool, Any]]:
-    """Return a sort key for networks by their fields, some of which may be None."""
-    return [(value is not None, value) for value in astuple(stack)]

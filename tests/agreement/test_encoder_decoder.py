@@ -39,8 +39,7 @@ def test_the_memorys_correlation_sets_the_rate():
     """
     for depth in (1, 3):
         stack = Stack(depth=depth, tokens=1, source_tokens=6, vocab=100)
-        encoder = predict(stack.encoder)
-        gap = 1 - encoder["token_correlation"][-1] / 1.5
+        gap = 1 - predict(stack.encoder)["token_correlation"][-1] / 1.5
         prediction = predict(stack)
         # The memory's mean adds 1 - mu + mu/n to a token's energy, by which the norm divides its gradient.
         total = prediction["input_gradient_sq"] * (2 - gap + gap / 6) ** depth
@@ -83,8 +82,7 @@ def test_random_queries_and_keys():
         width=1024, depth=2, tokens=4, source_tokens=4, vocab=16, query_key_scale=1.2, heads=2,
         mask="causal", output_projection="random",
     )  # fmt: skip
-    samples = sample(stack, draws=128, seed=5)
-    worst, names = off(samples, predict(stack))
+    worst, names = off(sample(stack, draws=128, seed=5), predict(stack))
     assert worst <= 1, names
 
 

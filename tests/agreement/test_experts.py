@@ -7,7 +7,6 @@ import pytest
 
 from simulate import sample
 from tests.helpers.agreement import off
-from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
 from theory.mean_field import experts as rules
@@ -74,13 +73,6 @@ def test_how_much_of_a_router_is_certain(monkeypatch, case, least, most):
     monkeypatch.setattr(tied, "_below_router", lambda *given: right(*given[:3], 0.0 * given[3], *given[4:]))
     times = (whole / predict(stack, patterns=128)["grad_sq_WR"]) ** 0.5
     assert ((times > least) & (times < most)).all(), times
-
-
-def test_both_engines_have_one_law():
-    """2000 draws of each, in float64; a comparison is wrong once in 10^5."""
-    fields = CASES["two of five, softmax of the chosen"]
-    stack = Stack(**fields | {"width": 8, "depth": 2, "tokens": 3, "vocab": 5, "experts": 3, "shared_gate": "sigmoid"})
-    assert not differences(numbers(stack, "dense", 2000, 1), numbers(stack, "conditioned", 2000, 2))
 
 
 def test_one_expert_of_weight_one_is_a_plain_network():

@@ -236,8 +236,7 @@ def test_a_wrong_rate_at_widths_below_the_number_of_vectors_is_named(power, what
             group["lr"] *= (width / 8) ** power if weight.ndim == 2 and name.startswith("layers") else 1.0
         return wrong
 
-    report = check(transformer, rates, "mup", seeds=8, steps=1, widths=[8, 16, 32])
-    (alarm,) = report.alarms
+    (alarm,) = check(transformer, rates, "mup", seeds=8, steps=1, widths=[8, 16, 32]).alarms
     assert "layers.0.attention.query.weight" in alarm.part
     assert alarm.what.endswith(f"must scale like width^-1: at width 32 it is 4.0 times too {what} relative to width 8")
 
@@ -374,8 +373,7 @@ def folder(tmp_path_factory):
 def test_the_command_judges_and_keeps(folder, capsys):
     of = ["probe", "steps_of_mine.py:make", *SIZES, "--steps", "1", "--optimizer"]
     assert main([*of, "steps_of_mine.py:optimizer", "--strict", "--out", "kept"]) == 1
-    said = capsys.readouterr().out
-    assert "ALARM learning rate: 0.weight" in said
+    assert "ALARM learning rate: 0.weight" in capsys.readouterr().out
     names = {file.name for file in (folder / "kept").iterdir()}
     assert {"steps.parquet", "steps.csv", "coordinates.png"} <= names
     assert main([*of, "steps_of_mine.py:fast", "--json"]) == 0

@@ -22,8 +22,7 @@ def test_power_law_without_noise():
     x = np.array([64, 128, 256, 512])
     fit = power_law(x, 3 * x**0.75, 0.01 * x**0.75)
     assert fit.exponent == pytest.approx(0.75, abs=1e-9)
-    slope = stats.linregress(np.log(x), np.log(3 * x**0.75)).slope
-    assert fit.exponent == pytest.approx(slope)
+    assert fit.exponent == pytest.approx(stats.linregress(np.log(x), np.log(3 * x**0.75)).slope)
     with pytest.raises(ValueError, match="^x must have at least 2 different values to give an exponent"):
         power_law([8, 8], [1, 2], [0.1, 0.1])
 
@@ -38,8 +37,7 @@ def test_the_weights_of_a_fit_are_its_exponent():
 
 def test_coverage_of_exponents():
     """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998. 2000 are in `make evidence`."""
-    rates = coverage(experiments=400, draws=120, seed=1, resamples=400)
-    for kind, rate in rates.items():
+    for kind, rate in coverage(experiments=400, draws=120, seed=1, resamples=400).items():
         assert 0.91 < rate < 0.983, kind
 
 
@@ -118,8 +116,7 @@ def test_log_contrast_knows_that_layers_are_dependent():
     inside = 0
     for _ in range(2000):
         common, own = rng.normal(0, 0.5, (120, 1)), rng.normal(0, 0.2, (120, 8))
-        found = log_contrast(np.exp(0.1 * layers + common + own), weights)
-        low, high = found.interval()
+        low, high = log_contrast(np.exp(0.1 * layers + common + own), weights).interval()
         inside += low <= 0.1 <= high
     assert 0.93 < inside / 2000 < 0.97
 

@@ -129,8 +129,7 @@ def test_a_stack_may_be_given_and_must_fit():
     squares = predicted["grad_sq_W2"]
     assert theory.gradient == pytest.approx((squares[0] / squares[-1]) ** 0.5)
     assert theory.matrix == "down.weight"
-    norms = [layer.down.weight.grad for layer in module.layers]
-    assert norms == [None] * 4
+    assert [layer.down.weight.grad for layer in module.layers] == [None] * 4
     loss(module(words)).backward()
     first, last = (float(module.layers[k].down.weight.grad.norm()) for k in (0, -1))
     assert theory.measured == pytest.approx(first / last, rel=1e-4)

@@ -122,8 +122,7 @@ def _rounded_scale(stack):
 def test_committed_cells_are_those_of_verify():
     committed = json.loads(COMMITTED.read_text())["cells"]
     stored = {(repr(_rounded_scale(Stack(**cell["stack"]))), bool(cell["text"])) for cell in committed}
-    fresh = {(repr(_rounded_scale(c.stack)), c.text is not None) for c in verify_cells()}
-    assert stored == fresh
+    assert stored == {(repr(_rounded_scale(c.stack)), c.text is not None) for c in verify_cells()}
 
 
 def test_changed_verdicts_are_seen():
@@ -132,8 +131,7 @@ def test_changed_verdicts_are_seen():
     now = [replace(v, verdict="holds") if v.claim == "F1" else v for v in before]
     ((new, old),) = changed_verdicts(now, before)
     assert (new.verdict, old.verdict) == ("holds", "fails")
-    fewer_draws = [replace(v, verdict="undecided") for v in before]
-    assert changed_verdicts(fewer_draws, before) == []
+    assert changed_verdicts([replace(v, verdict="undecided") for v in before], before) == []
     unknown = [replace(v, subject=Subject(quantity="another part"), verdict="holds") for v in before]
     assert changed_verdicts(unknown, before) == []
     assert missing(before, before) == []

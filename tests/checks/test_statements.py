@@ -154,8 +154,7 @@ def test_a_file_is_judged_and_continued(tmp_path, capsys):
     said = capsys.readouterr()
     assert "1 of 1 claims are judged; sampling takes about" in said.err
     assert "M1   exponent in depth of grad_sq_W2[1]^0.5: fails" in said.out
-    again = verify_claims(file, tmp_path / "run")
-    assert "fails" in str(again)
+    assert "fails" in str(verify_claims(file, tmp_path / "run"))
     assert "sampling" not in capsys.readouterr().err.partition("\n")[2], "what was sampled is not sampled again"
     file.write_text(GOOD.replace("-0.5", "0.0").replace("[2, 4, 8]", "[2, 4, 6]"))
     assert main(["verify", "--claims", str(file), "--out", str(tmp_path / "run"), "--draws", "96"]) == 0
@@ -227,5 +226,4 @@ def test_a_variant_is_another_row():
 
 def test_the_example_of_the_page_is_read():
     page = (Path(__file__).parents[2] / "docs" / "claim_tutorial.md").read_text(encoding="utf-8")
-    example = page.partition("```toml\n")[2].partition("```")[0]
-    assert claims_of(example.encode(), "page")
+    assert claims_of(page.partition("```toml\n")[2].partition("```")[0].encode(), "page")

@@ -20,8 +20,7 @@ LINEAR = {"query_key_scale": 1.5, "heads": 32, "attention_scale": "linear"}
 
 def test_every_family_is_measured():
     """The table has what the evidence measures, and each coefficient its error."""
-    names = [name for name, _ in reference_stacks(128)]
-    missing = sorted(set(names) ^ set(coefficients()))
+    missing = sorted({name for name, _ in reference_stacks(128)} ^ set(coefficients()))
     assert not missing, f"measure {', '.join(missing)}: make evidence PART=width-families"
     assert all(one["error"] > 0 for row in coefficients().values() for one in row.values())
     assert json.loads(COEFFICIENTS.read_text(encoding="utf-8"))["widths"] == [128, 256]

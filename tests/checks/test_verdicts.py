@@ -96,8 +96,7 @@ def test_every_claim_has_a_verdict_on_a_full_grid():
     ],
 )
 def test_lemmas_that_samples_break_fail(claim, placement, quantity, change):
-    cells = [made(stack, **{quantity: change}) for stack in stacks(placement, (1024,))]
-    row = only(cells, claim)
+    row = only([made(stack, **{quantity: change}) for stack in stacks(placement, (1024,))], claim)
     assert row.verdict == "fails"
     assert row.agreement == "differs" or claim in ("L1", "L2c")
 

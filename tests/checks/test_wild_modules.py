@@ -118,8 +118,7 @@ def test_a_norm_s_backward_pass_and_a_norm_below_its_epsilon():
 
 
 def test_documents_in_one_row_are_found_and_a_small_layer_scale_hides_nothing():
-    starts = [0, 4, 9]
-    document = torch.bucketize(torch.arange(12), torch.tensor(starts[1:]), right=True)
+    document = torch.bucketize(torch.arange(12), torch.tensor([4, 9]), right=True)
     mask = (document[:, None] == document) & torch.ones(12, 12, dtype=torch.bool).tril()
     batch = {"ids": IDS[:, :-1], "position_ids": torch.cat([torch.arange(k) for k in (4, 5, 3)]).repeat(2, 1)}
     lines = judged(made(), batch | {"mask": mask}).lines()
@@ -130,15 +129,13 @@ def test_documents_in_one_row_are_found_and_a_small_layer_scale_hides_nothing():
     x = torch.randn(1, 12, 4, requires_grad=True)
     halves = (torch.arange(12)[:, None] < 6) == (torch.arange(12) < 6)
     for visible, sees in ((halves, (True, True)), (halves.tril(), (False, True)), (halves * 0.0, (False, False))):
-        y = x + 1e-7 * (visible.float() @ x)
-        seen = dependences(x, y, -2)
+        seen = dependences(x, x + 1e-7 * (visible.float() @ x), -2)
         assert (seen["sees_later"] > 0, seen["sees_earlier"] > 0) == sees
     transposed, token = torch.ones(12, 12).triu(), torch.eye(12)
     token[0] = 1.0
     assert dependences(x, transposed @ x, -2)["sees_later"] > 0
     assert "sees_later" not in dependences(x, token @ x, -2), "a class token, and no mask"
-    window = torch.ones(12, 12).tril() - torch.ones(12, 12).tril(-4)
-    assert blocks(x, window @ x) == ([], 3)
+    assert blocks(x, (torch.ones(12, 12).tril() - torch.ones(12, 12).tril(-4)) @ x) == ([], 3)
 
 
 def test_stages_of_a_pyramid_are_no_layers():
@@ -150,8 +147,7 @@ def test_stages_of_a_pyramid_are_no_layers():
     assert [part.name for part in layer_lists(stages, (), 0)] == [f"stages.{k}.blocks" for k in range(3)]
     # As torchvision names them: with the stage's number in the layers' names.
     named = [OrderedDict((f"block{w}-{k}", stage(w)) for k in range(3)) for w in (8, 16)]
-    whole = nn.Sequential(*map(nn.Sequential, named))
-    assert len(layer_lists(whole, (), 0)) == 2
+    assert len(layer_lists(nn.Sequential(*map(nn.Sequential, named)), (), 0)) == 2
 
 
 def test_garbage_and_weights_that_stay_copies():

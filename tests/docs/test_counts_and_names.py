@@ -39,8 +39,7 @@ PACKAGED = ("theory", "simulate", "checks", "figures", "gradbounds", "bench", "t
 
 @pytest.mark.parametrize(("page", "pattern", "count"), COUNTS)
 def test_a_printed_count_is_the_codes(page, pattern, count):
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    (printed,) = re.findall(pattern, text)
+    (printed,) = re.findall(pattern, " ".join((ROOT / page).read_text(encoding="utf-8").split()))
     assert printed.lower() in (str(count), WORDS[count] if count < len(WORDS) else "")
 
 

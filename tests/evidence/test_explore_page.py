@@ -187,8 +187,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     norms = table[table["quantity"] == "grad_W2"].sort_values("layer")["predicted"]
     off = float(np.abs(norms.to_numpy() / predict(Stack())["grad_sq_W2"] ** 0.5 - 1).max())
     found["csv"] = {"rows": len(table), "columns": list(table), "off": off}
-    with_samples = pd.read_csv(kept_folder / "samples.csv")
-    found["csv"]["samples"] = int(with_samples["mean"].notna().sum())
+    found["csv"]["samples"] = int(pd.read_csv(kept_folder / "samples.csv")["mean"].notna().sum())
     found["svg"] = {name: elements(kept_folder / f"{name}.svg") for name in ("page", "samples")}
     numbers = found.pop("numbers")
     unequal, compared, beyond = 0, 0, 0.0

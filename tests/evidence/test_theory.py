@@ -8,9 +8,10 @@ from checks.stacks.proof_chain import ROUNDING
 from checks.statistics import estimate, log_variance
 from simulate import sample
 from tests.helpers.evidence_file import record
+from tests.helpers.log_law import log_law
 from theory import Stack, predict
 from theory.mean_field.concentration import PostEnergy
-from theory.mean_field.finite_width import corrections, log_law
+from theory.mean_field.finite_width import corrections
 from theory.paper.proof_chain import STEPS, chain
 from theory.paper.theorem1 import entry_failure_value
 
@@ -57,7 +58,7 @@ def test_the_exact_law_of_post_ln_norms(width):
     values = sample(Stack(width=width, depth=1, tokens=1, vocab=2), draws=draws, seed=4)["hidden_energy"][:, 0]
     energies, law = values.astype(float) * width, PostEnergy(width)
     grid = np.linspace(0, energies.max() * 1.001, 6000)
-    below = law.cdf(grid)
+    below = 1.0 - law.sf(grid)
     p, shifted = (stats.kstest(x, lambda e: np.interp(e, grid, below)).pvalue for x in (energies, energies * 1.002))
     excess = {
         str(e): [float((energies > (1 + e) * law.mean).mean()), float(law.excess_probability(e))] for e in (0.1, 0.2)

@@ -171,8 +171,7 @@ def test_concentration():
     assert (table["share"] <= table["high"]).all()
     inside = (table["low"] <= table["predicted"]) & (table["predicted"] <= table["high"])
     assert inside.mean() > 0.5, "points of one network share their draws"
-    figure = concentration(table)
-    for axes, placement in zip(figure.axes, PAPER, strict=True):
+    for axes, placement in zip(concentration(table).axes, PAPER, strict=True):
         assert axes.get_yscale() == "log"
         assert placement.title() in axes.get_title()
         (bars,) = error_bars(axes)

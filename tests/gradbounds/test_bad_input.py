@@ -99,24 +99,6 @@ BAD = [
         ("sweep", "--preset", "compare", "--out", "new", "--placement", "post", "rezero"),
         "must be above 0, because branches without output",
     ),
-    (
-        ("sweep", "--out", "new", "--target-sem", "0.1"),
-        "--target-sem of sweep was removed: continue the run with more --draws",
-    ),
-    (("sweep", "--cluster=c.toml"), "--cluster of sweep was removed: --dask slurm --workers 20 starts jobs of a queue"),
-    (
-        ("train", "--width", "64"),
-        "train was removed: use `python -m studies training` in a checkout of gradbounds instead.",
-    ),
-    (("reproduce", "fig3"), "reproduce was removed: use `python -m studies fig3, warmup or bert` in a checkout"),
-    (
-        ("hessian", "texts"),
-        "hessian was removed: use `python -m studies hessian` in a checkout of gradbounds instead.",
-    ),
-    (
-        ("hessian", "module"),
-        "hessian module was removed: use examples/curvature_of_my_own_module.py, which needs curvlinops, instead.",
-    ),
     (("predict", "--branch-scale", "none"), "--branch-scale must be a number or 'own', got 'none'."),
     (("predict", "--width"), "--width"),
     (("predict", "--bound", "--latex", "yes"), "Unrecognized options: yes"),

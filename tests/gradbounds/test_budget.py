@@ -82,8 +82,7 @@ def test_groups_come_before_fewer_patterns_than_theirs():
 @pytest.mark.quick
 def test_first_tokens_are_no_groups():
     """All twelve stand for themselves, and a prediction that takes longer than ten seconds is waited for."""
-    stack = replace(CAUSAL, tokens=12, depth=2000, heads=64, rotary=1.0)
-    one = way(stack, None, Budget(1e4, 4e10))
+    one = way(replace(CAUSAL, tokens=12, depth=2000, heads=64, rotary=1.0), None, Budget(1e4, 4e10))
     assert one.cost.seconds > SOON
     assert "grouped" not in one.arguments
 
@@ -172,8 +171,7 @@ def test_limits_that_nobody_gave_are_the_same_everywhere(monkeypatch):
     with by_estimates():
         assert Budget.of("90s", "1GB") == Budget(90.0, 1e9)
     stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
-    chosen = chosen_way(stack, None, ENOUGH)
-    assert chosen.cost.bytes > 1e8
+    assert chosen_way(stack, None, ENOUGH).cost.bytes > 1e8
     with pytest.raises(OverBudgetError, match="more than the 95.4 MiB of free memory; --tokens"):
         way(stack, None, Budget.of(None, None))
 

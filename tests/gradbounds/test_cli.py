@@ -22,7 +22,7 @@ from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import theorem1
 from gradbounds.cli import main, parsed
-from gradbounds.commands import MOVED, REMOVED, REMOVED_FLAGS, Command
+from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
@@ -58,21 +58,6 @@ def test_help_ends_with_examples_that_can_be_given(capsys):
     assert main(["runs", "--help"]) == main(["check", "--help"]) == 0
     said = capsys.readouterr().out
     assert EXAMPLES["runs"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
-
-
-@pytest.mark.parametrize("words", [*MOVED, *REMOVED])
-def test_commands_of_earlier_versions_lead_to_those_of_now(words, capsys):
-    assert main([*words.split(), "runs/a"]) == 2
-    now = f"was renamed: use gradbounds {MOVED[words]}" if words in MOVED else f"was removed: {REMOVED[words]}"
-    assert capsys.readouterr().err == f"gradbounds: command {words} {now}.\n"
-
-
-@pytest.mark.parametrize("words", REMOVED_FLAGS)
-def test_flags_of_earlier_versions_say_what_does_their_work(words, capsys):
-    command, flag = words.split()
-    assert main([command, f"{flag}=1"]) == main([command, "x", flag, "1"]) == 2
-    said = f"gradbounds: {flag} of {command} was removed: {REMOVED_FLAGS[words]}.\n"
-    assert capsys.readouterr().err == 2 * said
 
 
 def test_what_an_encoding_lacks_becomes_plain(monkeypatch):

@@ -186,8 +186,7 @@ def test_networks_are_compared_in_the_words_of_predict(served, capsys):
     networks = [{"fields": SMALL | {"placement": placement}} for placement in ("post", "pre", "peri")]
     _, content = asked(served, "compare", {"networks": networks, "names": ["this", "placement=pre", "<b>"]})
     assert main(["predict", *flags_of(SMALL), "--placement", "post", "--compare", "placement=pre"]) == 0
-    lines = content["lines"][: content["lines"].index("", 1)]
-    assert "\n".join(lines) in capsys.readouterr().out
+    assert "\n".join(content["lines"][: content["lines"].index("", 1)]) in capsys.readouterr().out
     norms = [predict(Stack(placement=each, **{name: int(value) for name, value in SMALL.items()})) for each in PAPER]
     ratios = [(norms[1][f"grad_sq_{role}"][-1] / norms[0][f"grad_sq_{role}"][-1]) ** 0.5 for role in ("W1", "W2", "WV")]
     assert all(f"{ratio:.3g} (" in content["words"][0] for ratio in (min(ratios), max(ratios)))

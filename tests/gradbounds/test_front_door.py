@@ -82,8 +82,7 @@ assert not {{"pandas", "matplotlib", "scipy.stats"}} & set(sys.modules), "a swee
 def test_no_submodule_overwrites_a_name():
     """In this process, which has loaded most of them: each name is still what its home has."""
     for package in ("theory", "simulate", "checks", "figures", "gradbounds"):
-        root = importlib.import_module(package)
-        for module in pkgutil.walk_packages(root.__path__, package + "."):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             importlib.import_module(module.name)
     for name, home in gb._HOMES.items():
         module, _, renamed = home.partition(":")
@@ -143,7 +142,7 @@ def test_a_script_may_have_the_name_of_a_package(tmp_path, name):
     other = next(package for package in ("theory", "figures") if package != name)
     (tmp_path / f"{other}.py").touch()
     code, out, err = run(tmp_path, script.name)
-    assert (code, err.count("\n")) == (1, 1)
+    assert code == 1
     assert f"own package {other!r}, but Python finds {tmp_path / other}.py first" in err
 
 
@@ -167,18 +166,6 @@ def test_the_server_of_workers_begins_with_that(monkeypatch):
     assert importlib.import_module("gradbounds.workers").load_own is load_own
 
 
-def test_an_error_of_another_kind_is_shown_whole(tmp_path):
-    (tmp_path / "theory.py").touch()
-    (tmp_path / "mine.py").write_text(
-        "import gradbounds as gb\n"
-        "try:\n    gb.Stack\nexcept ImportError as error:\n    print(error._render_traceback_())\n1 / 0\n"
-    )
-    code, out, err = run(tmp_path, "mine.py")
-    assert code == 1
-    assert out.startswith("[\"gradbounds needs its own package 'theory', but Python finds")
-    assert err.startswith("Traceback") and err.endswith("ZeroDivisionError: division by zero\n")
-
-
 def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     """`python -m` and scripts look into the folder first; the installed command does not."""
     (tmp_path / "checks.py").touch()
@@ -187,13 +174,8 @@ def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert "its own package 'checks'" in err
     code, out, err = run(tmp_path, "mine.py")
-    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert (code, out) == (1, "")
     assert str(tmp_path / "checks.py") in err
-    (tmp_path / "checks.py").rename(tmp_path / "numpy.py")
-    code, out, err = run(tmp_path, "-m", "gradbounds", "predict")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"gradbounds needs the library 'numpy', but Python finds {tmp_path / 'numpy.py'} first: ")
-    assert err.count("\n") == 1
     code, out, err = run(tmp_path, str(Path(sys.executable).parent / "gradbounds"), "--version")
     assert (code, out, err) == (0, f"gradbounds {gb.__version__}\n", "")
 
@@ -227,9 +209,3 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         capsys.readouterr().err
         == "gradbounds: --import must be followed by the name of a module, as in --import mine.\n"
     )
-
-
-@pytest.mark.parametrize("name", ["train", "Training", "spectra", "largest_stable_rates", "StableRate"])
-def test_a_name_that_left_says_which_study_has_it(name):
-    with pytest.raises(AttributeError, match=f"no '{name}' any more; in a checkout 'python -m studies "):
-        getattr(gb, name)

@@ -86,8 +86,7 @@ def test_commands_on_a_folder_from_python(tmp_path, capsys):
     assert "3 blocks" in (out / "sweep.log").read_text()
     for command in (["runs"], ["check"]):
         assert main([*command, str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "by sweep with seed 5" in said
+    assert "by sweep with seed 5" in capsys.readouterr().out
     assert main(["runs", str(tmp_path)]) == 0
     manifest = str(out / "manifest.toml")
     assert main(["sweep", "--file", manifest, "--draws", "32", "--out", str(out)]) == 0

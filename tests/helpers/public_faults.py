@@ -196,8 +196,7 @@ def _gated(layer: nn.Module, gate: Tensor) -> None:
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         y = plain(x, *args, **kwargs)
-        first = y[0] if isinstance(y, tuple) else y
-        gated = x + gate * (first - x)
+        gated = x + gate * ((y[0] if isinstance(y, tuple) else y) - x)
         return (gated, *y[1:]) if isinstance(y, tuple) else gated
 
     layer.forward = forward

@@ -149,8 +149,7 @@ def test_what_a_module_changes_in_place_is_given_to_it_as_it_was():
             lambda y: y.square().mean(),
         )
 
-    stepped = steps(factory, lambda module: torch.optim.SGD([module[1].shift], lr=0.1))
-    value = values(stepped)
+    value = values(steps(factory, lambda module: torch.optim.SGD([module[1].shift], lr=0.1)))
     for step, share in ((1, 1.0), (2, 2.0)):
         assert value[step, "1", "", "passed"] == pytest.approx(0, abs=1e-6)
         assert 0.8 * share < value[step, "1", "shift", "own"] / value[1, "1", "shift", "own"] <= share

@@ -38,10 +38,9 @@ def test_weights_are_normal_with_the_asked_deviation():
 
 def test_second_backward_raises():
     e = engine()
-    x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    y = e.apply("W1", x, 5, 1.0).sum()
+    y = e.apply("W1", torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True), 5, 1.0).sum()
     y.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="^W1 of layer 1 was pulled back a second time"):
+    with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
         y.backward()
 
 
@@ -50,6 +49,12 @@ def test_double_backward_raises():
     (gradient,) = torch.autograd.grad(engine().apply("W1", x, 5, 1.0).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+def test_a_scalar_learns_from_both_branches_that_it_multiplies():
+    e, x = engine(draws=2), torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    sum(e.scaled_branch(x, 1, 1.0, learned=True) for _ in range(2)).sum().backward()
+    assert e.scalars[0].slope.tolist() == [2 * 3 * 4] * 2
 
 
 def test_norms_before_the_backward_pass_raise():
@@ -95,8 +100,7 @@ def test_time_belongs_to_the_innermost_part():
     ("dense", {"Gram matrices", "factorizations"}), ("conditioned", {"norm of the output matrix"}),
 ])  # fmt: skip
 def test_a_block_has_its_parts(name, absent):
-    cell = Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name)
-    parts = block_parts(cell)
+    parts = block_parts(Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name))
     all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
     assert set(parts) == all_parts - absent
 

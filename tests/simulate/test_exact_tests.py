@@ -314,8 +314,7 @@ def test_samples_that_follow_one_another_are_no_positions():
     built = Made(
         "", Before(), words[:, :-1], lambda y: functional.cross_entropy(y.flatten(0, 1), words[:, 1:].flatten())
     )
-    tests = exact_tests(built, [])
-    seen = {name: value for _, _, _, name, value in tests.rows}
+    seen = {name: value for _, _, _, name, value in exact_tests(built, []).rows}
     assert seen["label_is_next"] == seen["label_is_next_below"] == 1
     assert seen["sees_samples"] == 0
     assert seen["sees_earlier"] > 0.1

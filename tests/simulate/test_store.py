@@ -36,8 +36,7 @@ def test_replacing_a_run_removes_its_draws_only(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
     sample_into(cells, draws=1, seed=3, run=run)
     (run.folder / "notes.txt").write_text("mine")
-    again = Run.create(tmp_path / "run", REQUEST, replace=True)
-    assert again.landed() == set()
+    assert Run.create(tmp_path / "run", REQUEST, replace=True).landed() == set()
     assert (run.folder / "notes.txt").read_text() == "mine"
 
 
@@ -327,8 +326,7 @@ def test_an_encoder_of_another_depth(tmp_path, encoder_depth):
     for name in here:
         np.testing.assert_array_equal(rows[name], frame[name], err_msg=name)
         np.testing.assert_array_equal(frame[name].dropna(), here[name][~np.isnan(here[name])], err_msg=name)
-    table = comparison([here], patterns=4)
-    layers = table.groupby("quantity")["layer"].max()
+    layers = comparison([here], patterns=4).groupby("quantity")["layer"].max()
     assert (layers["encoder_grad_sq_W2"], layers["grad_sq_W2"]) == (encoder_depth, 2)
 
 

@@ -15,8 +15,7 @@ REQUEST = {"request": {"draws": 70, "seed": 3}}
 
 
 def test_what_is_read_back_is_what_sample_gives(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into([*cells, cells[0]], draws=70, seed=3, run=run)
+    sample_into([*cells, cells[0]], draws=70, seed=3, run=Run.create(tmp_path / "run", REQUEST))
     found = {s.cell.name: s for s in Run.open(tmp_path / "run").samples()}
     assert set(found) == {cell.name for cell in cells}
     for cell in cells:

@@ -27,8 +27,7 @@ def test_unknown_words_are_one_word(tmp_path):
 
 
 def test_windows_cover_the_text_once(tmp_path):
-    words = [f"w{i}" for i in range(50)]
-    text = read_windows(write(tmp_path, " ".join(words)), tokens=7, vocab=100)
+    text = read_windows(write(tmp_path, " ".join([f"w{i}" for i in range(50)])), tokens=7, vocab=100)
     assert text.ids.shape == (7, 8)
     assert np.unique(text.ids[:, :-1]).size == 49
     assert (text.ids[1:, 0] == text.ids[:-1, -1]).all(), "the label of a window's last word is the next one's first"

@@ -92,8 +92,7 @@ def gelu_closed(first, second, covariance):
         (covariance**2 + first * second * rest) / (product * math.sqrt(rest)) + covariance * angle
     ) / (2 * math.pi)
     bracket = 1 / rest + (1 - first * second) / product + 1
-    slope = 0.25 + (angle + covariance / math.sqrt(rest) * bracket) / (2 * math.pi)
-    return kernel, slope
+    return kernel, 0.25 + (angle + covariance / math.sqrt(rest) * bracket) / (2 * math.pi)
 
 
 @pytest.mark.parametrize(("first", "second", "rho"), [(1, 1, 1.0), (1, 1, 0.2), (2.5, 0.4, -0.6), (9.0, 9.0, 0.9)])

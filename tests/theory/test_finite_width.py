@@ -6,20 +6,20 @@ import sympy as sp
 from scipy import stats
 
 from simulate import sample
+from tests.helpers.log_law import log_law
 from theory import Stack, predict
 from theory.mean_field import finite_width
 from theory.mean_field.activations import activation_of
-from theory.mean_field.finite_width import coefficients, corrections, log_law
+from theory.mean_field.finite_width import coefficients, corrections
 from theory.mean_field.finite_width.branches import energy_variance
-from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law, pre_stream
+from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_stream
 from theory.mean_field.inner_widths import attention_widths, feed_forward_widths
 from theory.stack.weights import gain
 
 
 def test_branch_moments_against_draws():
     """b, ω and the covariance of ReLU's two energies; 5 standard errors."""
-    rng = np.random.default_rng(0)
-    a, z = rng.normal(size=(2, 400_000))
+    a, z = np.random.default_rng(0).normal(size=(2, 400_000))
     forward, backward = np.maximum(a, 0) ** 2, (a > 0) * z**2
     branch = finite_width.feed_forward_branch()
     for values in (forward, backward):
@@ -176,13 +176,6 @@ def test_predict_with_finite_width():
         match="^stack must have the paper's setting, .* for corrections for finite width, got {'placement': 'pre'}",
     ):
         predict(Stack(placement="pre"), finite_width=True)
-    with pytest.raises(ValueError, match="^layer must be 1 to 4, got 5"):
-        log_law(stack, 5)
-    with pytest.raises(
-        ValueError,
-        match="^stack must have the paper's setting, .* for corrections for finite width, got {'placement': 'pre'}",
-    ):
-        log_law(Stack(placement="pre"), 1)
 
 
 def test_pre_norm_at_one_token():
@@ -208,8 +201,8 @@ def test_pre_norm_at_one_token():
 def test_pre_norm_grows_like_a_logarithm():
     """Per e-fold of depth the variance grows by 8, the mean logarithm by -1 and the mean square by 3, over d."""
     near, far = 1024, 4096
-    grown = np.subtract(pre_log_law(far, 1), pre_log_law(near, 1)) / np.log(far / near)
-    np.testing.assert_allclose(grown, [-1, 8], rtol=0.01)
+    first, second = (log_law(Stack(placement="pre", width=16, depth=depth, tokens=1), 1) for depth in (near, far))
+    np.testing.assert_allclose(16 * np.subtract(second, first) / np.log(far / near), [-1, 8], rtol=0.01)
     for name in ("grad_sq_W1", "grad_sq_W2", "grad_sq_WV"):
         squares = pre_coefficients(far)[name][0] - pre_coefficients(near)[name][0]
         assert squares / np.log(far / near) == pytest.approx(3, rel=0.01)

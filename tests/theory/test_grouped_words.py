@@ -78,8 +78,7 @@ def test_beside_networks(stack):
 
 @pytest.mark.quick
 def test_long_sequences_are_grouped_unasked_and_others_refused():
-    queries = replace(GPT, depth=4, tokens=1024, vocab=2048)
-    assert is_grouped(queries)
+    assert is_grouped(replace(GPT, depth=4, tokens=1024, vocab=2048))
     assert is_grouped(replace(POST, tokens=256, vocab=512))
     assert not is_grouped(POST)
     with pytest.raises(NoRuleError, match="untied embeddings or labels 'uniform' .* by groups of its tokens"):

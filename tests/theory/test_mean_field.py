@@ -95,8 +95,7 @@ def slow_prediction(stack, inputs_equal, labels_equal):
 @pytest.mark.parametrize(("depth", "tokens", "vocab", "scale"), [(1, 1, 2, 1.0), (3, 2, 5, 0.3), (4, 5, 11, 2.0)])
 def test_exchangeable_tokens_against_loops(placement, depth, tokens, vocab, scale):
     stack = Stack(placement=placement, width=32, depth=depth, tokens=tokens, vocab=vocab, output_scale=scale)
-    same = np.where(np.eye(tokens) > 0, 1.0, 1 / vocab)
-    slow = slow_prediction(stack, np.eye(tokens), same)
+    slow = slow_prediction(stack, np.eye(tokens), np.where(np.eye(tokens) > 0, 1.0, 1 / vocab))
     prediction = predict(stack)
     for name, value in slow.items():
         assert_allclose(prediction[name], value, rtol=1e-12, err_msg=name)

@@ -142,8 +142,7 @@ def test_what_differs_from_the_defaults_is_all_there_is(stack):
 
 
 def test_the_loss_on_the_last_token_is_that_of_every_sequence():
-    stack = Stack(tokens=3, sequences=2, loss_on="last")
-    assert loss_positions(stack).tolist() == [0, 0, 1, 0, 0, 1]
+    assert loss_positions(Stack(tokens=3, sequences=2, loss_on="last")).tolist() == [0, 0, 1, 0, 0, 1]
 
 
 def test_the_repr_is_short_and_makes_the_same_stack():

@@ -6,7 +6,6 @@ that of ‖x‖² in Pre-LN is approximate. Source: Xiong et al. (2020), Definit
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -56,16 +55,20 @@ class PostEnergy:
         """
         return 3.75 * self.width + 2.5
 
-    def cdf(self, energy: ArrayLike) -> Array:
-        """Return the probability that a token's squared norm is at most a given value, for every value of an array."""
-        return self._mixture(energy, "cdf", np.greater_equal)
-
     def sf(self, energy: ArrayLike) -> Array:
         """Return the probability that a token's squared norm exceeds a given value, for every value of an array.
 
         The relative accuracy holds down to about 1e-80.
         """
-        return self._mixture(energy, "sf", np.less)
+        shares, weights = hidden_energy_law(self.width)
+        x, d = np.asarray(energy, dtype=float)[..., None], self.width
+        few = shares < d / _LARGEST_NONCENTRALITY
+        usual, small = shares[~few], shares[few]
+        given = np.concatenate(
+            [stats.norm.sf(x, d * (1 + small), np.sqrt(4 * d * small)), stats.ncx2.sf(x / usual, d, d / usual)], axis=-1
+        )
+        # With probability 2^-d no hidden unit is active, and x5 = x3.
+        return np.asarray(given @ weights + 0.5**d * (x[..., 0] < d))
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
         """Return the probability that a token's squared norm exceeds 1 + ε times its mean, for every entry ε.
@@ -73,21 +76,6 @@ class PostEnergy:
         It is δ(ε) of Definition 1, P[‖x5‖² > (1 + ε) E‖x5‖²].
         """
         return self.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean)
-
-    def _mixture(self, energy: ArrayLike, tail: Literal["cdf", "sf"], nothing: np.ufunc) -> Array:
-        shares, weights = hidden_energy_law(self.width)
-        x, d = np.asarray(energy, dtype=float)[..., None], self.width
-        few = shares < d / _LARGEST_NONCENTRALITY
-        usual, small = shares[~few], shares[few]
-        given = np.concatenate(
-            [
-                getattr(stats.norm, tail)(x, d * (1 + small), np.sqrt(4 * d * small)),
-                getattr(stats.ncx2, tail)(x / usual, d, d / usual),
-            ],
-            axis=-1,
-        )
-        # With probability 2^-d no hidden unit is active, and x5 = x3.
-        return np.asarray(given @ weights + 0.5**d * nothing(x[..., 0], d))
 
 
 @lru_cache(maxsize=16)

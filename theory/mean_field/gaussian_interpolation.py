@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev, chebpts1, chebval, chebvander
@@ -24,17 +23,6 @@ _AT_ONCE = 20_000
 _DIGITS = 9
 # Ranges of ln v that layers share, each half a range above the last, and their nodes, which leave 2e-9.
 _RANGE, _RANGE_NODES = 0.25, 5
-
-
-@runtime_checkable
-class Tabled(Protocol):
-    """A function of two variances and a covariance that is computed faster for many arguments at once."""
-
-    def table(self, variances: Array, correlations: Array) -> Array:
-        """Return the function's values at all pairs of n variances and all c correlations, as an array (n, n, c).
-
-        Pairs are NaN where computing the values one by one is faster.
-        """
 
 
 @lru_cache(maxsize=256)
@@ -134,9 +122,12 @@ def _coefficients(function: PairFunction, low: float, high: float, count: int, a
 
 
 def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
-    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
+    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines).
+
+    A function may have a method `table`, which is faster; pairs are NaN there if computing them one by one is faster.
+    """
     unknown = np.full((len(nodes), len(nodes), len(cosines)), np.nan)
-    table = function.table(nodes, cosines) if isinstance(function, Tabled) else unknown
+    table = function.table(nodes, cosines) if hasattr(function, "table") else unknown
     for i, j in np.argwhere(np.tril(np.isnan(table).any(-1))):
         v, w = nodes[i], nodes[j]
         at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
@@ -147,7 +138,7 @@ def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
 @lru_cache(maxsize=256)
 def _is_tabled(function: PairFunction, largest: float) -> bool:
     """Return whether a function has a fast table up to a logarithm of the variance."""
-    return isinstance(function, Tabled) and not np.isnan(function.table(np.exp([largest]), np.zeros(1))).any()
+    return hasattr(function, "table") and not np.isnan(function.table(np.exp([largest]), np.zeros(1))).any()
 
 
 def _angles(function: PairFunction) -> int:

@@ -379,14 +379,15 @@ def _tied_batch(
         chunks = [
             recursion(stack, tokens, part.sampled(min(size, each - done)), generator) for done in range(0, each, size)
         ]
-        rows.append({name: np.concatenate([_full(chunk, name) for chunk in chunks], axis=-1) for name in chunks[0]})
+        rows.append({
+            # A quantity that all samples share is repeated for each.
+            name: np.concatenate(
+                [np.broadcast_to(c[name], (*c[name].shape[:-1], c["loss"].shape[-1])) for c in chunks], axis=-1
+            )
+            for name in chunks[0]
+        })  # fmt: skip
     whole = {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
     return {name: value.reshape(*value.shape[:-2], count, samples) for name, value in whole.items()}
-
-
-def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
-    """Return a quantity for every sample, repeated if all samples share the quantity."""
-    return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
 def predicted_seconds(

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.documents import content_of, parsed
 from theory.stack.registry import Table, nearest
-
-if TYPE_CHECKING:
-    import sympy
 
 Kind = Literal[
     "identity", "bound", "order", "probability", "observation", "value", "exponent", "growth", "ratio", "comparison"
@@ -40,7 +37,7 @@ class Claim:
         source: lemma, theorem, section or appendix.
         statement: the claim in plain text.
         latex: the claim as a formula.
-        form: the claim for sympy, as text; `expression` parses it.
+        form: the claim as text that sympy reads; E, P, Norm, ReLU and J are undefined functions.
         setting: the networks that the claim is about.
         assumptions: its assumptions about these networks.
         kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
@@ -151,23 +148,6 @@ class Claim:
         ("share of a Gaussian vector's squared length that ReLU keeps", '')
         """
         return next((noun for words, noun in self.measures.items() if words in part), "")
-
-    @property
-    def expression(self) -> "sympy.Basic":
-        """The claim as a sympy relation between its two sides.
-
-        E, P, Norm, ReLU and J are undefined functions in it.
-
-        >>> CLAIMS["L2a"].expression.rhs
-        3*d/2
-        """
-        import sympy as sp  # as slow to load as the rest of the package
-
-        functions = {name: sp.Function(name) for name in ("E", "P", "Norm", "ReLU", "J", "multiplicity", "curvature")}
-        positive = {name: sp.Symbol(name, positive=True) for name in ("d", "s", "C")}
-        # As in theory.paper.lemmas: l counts from 0, where the recursion that proves a claim starts.
-        layers = {"l": sp.Symbol("l", integer=True, nonnegative=True), "L": sp.Symbol("L", integer=True, positive=True)}
-        return sp.sympify(self.form, locals=functions | positive | layers)
 
 
 def _is_text(value: object) -> bool:

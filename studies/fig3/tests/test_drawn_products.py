@@ -32,8 +32,7 @@ def test_products_of_a_sum_have_the_law_of_vectors(width):
     expected = (x + y) @ (x + y).mT / width
     kernel, added = (np.broadcast_to(k, (DRAWS, COUNT, COUNT)) for k in (x @ x.T / width, mixed @ mixed.T))
     layout = DrawnLayout(COUNT, generator=draw)
-    found = layout.plus(kernel, added, width)
-    assert not differences(entries(found), entries(expected))
+    assert not differences(entries(layout.plus(kernel, added, width)), entries(expected))
     # Without the products of x and y, as if each had its own, variances are too small.
     apart = kernel + layout.plus(np.zeros_like(kernel), added, width)
     assert differences(entries(apart), entries(expected))

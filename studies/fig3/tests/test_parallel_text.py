@@ -16,8 +16,7 @@ def test_words_have_ids_by_frequency(parallel_files):
     assert (len(text), text.vocab, text.names) == (200, 10, ("text.src", "text.tgt"))
     assert all(ids[0] == BEGIN and ids[-1] == END for ids in text.targets)
     assert all(ids[-1] == END and BEGIN not in ids for ids in text.sources)
-    inner = np.concatenate([ids[1:-1] for ids in text.targets])
-    counts = np.bincount(inner, minlength=10)
+    counts = np.bincount(np.concatenate([ids[1:-1] for ids in text.targets]), minlength=10)
     assert counts[END + 1 :].argmax() in (0, 1), "the most frequent words, one of either language, come first"
     assert counts[UNKNOWN] > 0
     assert counts[PADDING] == 0

@@ -163,8 +163,7 @@ def test_a_stack_is_what_is_sampled():
                   initialization="xavier_uniform")  # fmt: skip
     problem = stack_problem(stack, seed=0)
     ((inputs, labels),) = problem.data
-    gram = inputs["x"][0] @ inputs["x"][0].T / 64
-    assert float(gram.mean()) > 0.5
+    assert float((inputs["x"][0] @ inputs["x"][0].T / 64).mean()) > 0.5
     assert int(labels.mode().values) == 0
     entries = problem.model.W1_1.detach()
     assert float(entries.abs().max()) <= 3**0.5 / 8

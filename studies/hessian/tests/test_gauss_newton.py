@@ -135,8 +135,7 @@ def test_what_has_no_rule():
 
 def test_beside_theory():
     """Agrees, differs, or is too narrow; exponents of theory are those of its numbers."""
-    stacks = [Stack(width=width, depth=2, vocab=4, tokens=1) for width in (16, 64, 256)]
-    table = predictions(stacks)
+    table = predictions([Stack(width=width, depth=2, vocab=4, tokens=1) for width in (16, 64, 256)])
     assert table.groupby("width")["judged"].first().to_dict() == {16: False, 64: True, 256: True}
     rows = [
         {"placement": one.placement, "width": one.width, "depth": 2, "block": one.block, "seed": seed,

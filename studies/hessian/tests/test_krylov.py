@@ -56,8 +56,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path, left_over):
     second = run(kept, lambda v: calls.append(1) or VALUES * v)
     assert len(calls) == STEPS + 1, "the step that was not finished is made again, no other"
     assert (kept.alphas, kept.betas) == (whole.alphas, whole.betas)
-    memory = Krylov()
-    np.testing.assert_array_equal(run(memory).nodes, second.nodes)
+    np.testing.assert_array_equal(run(Krylov()).nodes, second.nodes)
     assert float(kept.top_vector() @ (VALUES * kept.top_vector())) == pytest.approx(100.0, rel=1e-5)
     assert np.array(kept.seconds).shape == (STEPS, 2)
 

@@ -84,8 +84,7 @@ def test_counts_of_eigenvalues_lie_between_the_two(steps):
     # The heaviest node ends both counts.
     assert len(found) == steps + 1
     for end, node, without, through in found[["end", "node", "without", "through"]].to_numpy():
-        exact = share[end * eigenvalues >= end * node].sum()
-        assert without - 1e-9 <= exact <= through + 1e-9
+        assert without - 1e-9 <= share[end * eigenvalues >= end * node].sum() <= through + 1e-9
 
 
 def test_counts_of_an_exhausted_space():

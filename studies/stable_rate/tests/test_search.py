@@ -48,8 +48,7 @@ def test_side_by_side_as_one_by_one(fields, loss):
 def test_the_two_ends(loss):
     """A training at the lower end is stable, one at the upper fails in the way that is stated."""
     stack = Stack(**SMALL)
-    found = largest_stable_rates(stack, range(2), 0.5, loss=loss, steps=15)
-    for seed, one in enumerate(found):
+    for seed, one in enumerate(largest_stable_rates(stack, range(2), 0.5, loss=loss, steps=15)):
         assert one.stable < one.rate < one.unstable <= 1.1 * one.stable
         uninformed = np.log(6) if loss == "cross-entropy" else (1 - 1 / 6) / 2
         ends = [

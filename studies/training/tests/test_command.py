@@ -84,8 +84,7 @@ def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):
     assert len(done) == 3
     stopped = train_into(tmp_path / "stopped", recipe, plan, Execution(workers=2, pool=InProcess()))
     assert len(done) == len(set(done)) == 8
-    more = recipe.changed({}, draws=64)
-    for asked in (more, recipe):
+    for asked in (recipe.changed({}, draws=64), recipe):
         whole = train_into(tmp_path / "whole", asked, plan)
     table = whole.to_frame()
     pd.testing.assert_frame_equal(stopped.to_frame(), table, check_exact=True)
@@ -106,8 +105,7 @@ def test_json_and_critical_rates(capsys):
     """At a tenth of the critical rate logits move by as much at every width, features by less."""
     line = [*LINE, "--steps", "1", "--draws", "60", "--rate-unit", "critical", "--json"]
     assert main([*line, "--width", "32:128:x2"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    exponents = {row["quantity"]: row for row in content["exponents"]}
+    exponents = {row["quantity"]: row for row in json.loads(capsys.readouterr().out)["exponents"]}
     assert abs(exponents["logit_change_sq"]["exponent"]) < 0.2
     assert exponents["logit_change_sq"]["source"] == "theory"
     assert exponents["feature_change_sq"]["source"] == "limit"

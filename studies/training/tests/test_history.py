@@ -103,8 +103,7 @@ def adaptive(draws, seed, d_in=4, d_out=3, n=2):
     one = unknown(RandomStreams([seed], draws), DOUBLE, d_in, d_out, 0.4)
     x, g = normals(draws, n, d_in, seed=seed + 1), normals(draws, n, d_out, seed=seed + 2)
     for optimizer in (SGD, SGD, POLAR):
-        y = one.forward(x)
-        g = torch.tanh(3 * y + g.roll(1, 1))
+        g = torch.tanh(3 * one.forward(x) + g.roll(1, 1))
         z, _ = one.pullback(g)
         one.learn(optimizer, 0.2)
         x = torch.relu(z + x.roll(1, 2)) if optimizer is SGD else x

@@ -87,14 +87,11 @@ def test_meetings():
     """The first step at which Post-LN's gradient is no larger, with an interval; none within the steps is infinite."""
     stack = Stack(placement="post", width=64, depth=1, tokens=2, vocab=4)
     pre = made(replace(stack, placement="pre"), grad_sq_W2=[1.0, 1.0, 1.0, 1.0])
-    post = made(stack, grad_sq_W2=[4.0, 2.0, 0.5, 3.0], seed=1)
-    (row,) = meetings([post, pre]).itertuples()
+    (row,) = meetings([made(stack, grad_sq_W2=[4.0, 2.0, 0.5, 3.0], seed=1), pre]).itertuples()
     assert (row.step, row.low, row.high, row.steps) == (2, 2, 2, 3)
     assert row.first == pytest.approx(2, rel=0.05)
-    close = made(stack, grad_sq_W2=[4.0, 2.0, 1.0, 0.5], seed=1)
-    (row,) = meetings([close, pre]).itertuples()
+    (row,) = meetings([made(stack, grad_sq_W2=[4.0, 2.0, 1.0, 0.5], seed=1), pre]).itertuples()
     assert (row.low, row.high) == (2, 3)
-    never = made(stack, grad_sq_W2=[4.0, 4.0, 4.0, 4.0], seed=1)
-    (row,) = meetings([never, pre]).itertuples()
+    (row,) = meetings([made(stack, grad_sq_W2=[4.0, 4.0, 4.0, 4.0], seed=1), pre]).itertuples()
     assert row.step == np.inf
     assert not len(meetings([pre]))

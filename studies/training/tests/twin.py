@@ -28,8 +28,7 @@ def trained_slowly(stack, weights, batches, schedule):
         for w in (w for group in held.values() for w in group):
             w.grad = None
         loss.backward()
-        now = [*features, logits]
-        first = first or [one.detach() for one in now]
+        first = first or [one.detach() for one in [*features, logits]]
         changes = [
             (one - then).square().sum() / then.square().sum() for one, then in zip(features, first[:-1], strict=True)
         ]

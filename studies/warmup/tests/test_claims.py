@@ -191,8 +191,7 @@ def test_what_seeds_cannot_tell_is_undecided():
 
 def test_false_alarms_at_the_margin():
     """A difference that is the margin is called worse in 2.5% of cases: within 4 standard errors of 4000."""
-    generator = np.random.default_rng(3)
-    drawn = 0.1 + 0.05 * generator.standard_normal((4000, 3))
+    drawn = 0.1 + 0.05 * np.random.default_rng(3).standard_normal((4000, 3))
     share = np.mean([mean_over_seeds(list(one), trained=3).answer == "worse" for one in drawn])
     assert share == pytest.approx(0.025, abs=4 * (0.025 * 0.975 / 4000) ** 0.5)
 

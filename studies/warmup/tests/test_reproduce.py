@@ -117,8 +117,7 @@ def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         kept.one_run(grid.runs[0], texts, tmp_path, "cpu", killed)
-    record = kept.cut_off(grid.runs[0], texts, tmp_path)
-    row = measured_row(record, 4.0, grid.start)
+    row = measured_row(kept.cut_off(grid.runs[0], texts, tmp_path), 4.0, grid.start)
     assert row["updates"] == [0, 2]
     whole = kept.one_run(grid.runs[0], texts, tmp_path, "cpu")
     assert measured_row(whole, 4.0, grid.start)["validation"][:2] == row["validation"]

@@ -8,6 +8,5 @@ def test_smoke(parallel_files, blank_pictures, tmp_path, capsys):
     """Two models that learn for four updates, with and without warm-up."""
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID, encoding="utf-8")
-    line = command(parallel_files, tmp_path / "run", grid, "--check")
-    run(line)
+    run(command(parallel_files, tmp_path / "run", grid, "--check"))
     assert "Committed verdicts" in capsys.readouterr().out

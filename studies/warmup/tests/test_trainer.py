@@ -86,8 +86,7 @@ def test_epochs_are_whole_and_sentences_of_like_lengths(texts):
         assert all(sum(batch) <= limit or len(batch) == 1 for batch in lengths)
         assert all(one[-1] <= two[0] and sum(one) + two[0] > limit for one, two in pairwise(lengths))
     assert [list(batch) for batch in epochs[0]] != [list(batch) for batch in epochs[1]]
-    again = Order(text, tokens=60, seed=3)
-    assert list(again.batch(len(order) + 2)) == list(epochs[1][1])
+    assert list(Order(text, tokens=60, seed=3).batch(len(order) + 2)) == list(epochs[1][1])
     assert any(list(Order(text, tokens=60, seed=4).batch(k + 1)) != list(epochs[0][k]) for k in range(len(order)))
 
 

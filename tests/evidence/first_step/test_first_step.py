@@ -80,8 +80,7 @@ def one_network(stack: Stack, seed: int, optimizer: str) -> tuple[Measured, np.n
     problem = first_step_problem(stack, seed=seed)
     loss, gradient = gradients(problem)
     p, r = outputs_of(stack, problem)
-    found = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
-    return found, p, r
+    return measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False), p, r
 
 
 def outputs_of(stack: Stack, problem: Problem) -> tuple[np.ndarray, np.ndarray]:

@@ -38,8 +38,7 @@ def row_of(said, layer):
 @pytest.mark.quick
 def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
     said = printed(capsys)
-    norms = np.sqrt(predict(STACK)["grad_sq_W2"])
-    for layer, norm in enumerate(norms, start=1):
+    for layer, norm in enumerate(np.sqrt(predict(STACK)["grad_sq_W2"]), start=1):
         assert row_of(said, layer)[-1] == f"{norm:.4g}"
     like_d = "from this width to twice it: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
     assert f"Exponent in d of the last layer's gradient norms, {like_d}" in said
@@ -63,8 +62,7 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
 
 def test_first_over_last_of_samples_has_the_error_of_the_same_draws(capsys):
     """As leaving out one draw after the other has it; and the cosine of samples is no multiple of theory's."""
-    stack = replace(STACK, placement="pre")
-    samples = sample(stack, draws=128, seed=3)
+    samples = sample(replace(STACK, placement="pre"), draws=128, seed=3)
     values = samples["grad_sq_W2"].astype(float)
     without = np.array([np.delete(values, k, axis=0).mean(0) for k in range(128)])
     ratios = np.sqrt(without[:, 0] / without[:, -1])
@@ -205,8 +203,7 @@ def test_two_tokens_have_a_cosine(capsys):
 
 
 def test_errors_beyond_a_percent_stand_in_the_table(capsys):
-    stack = replace(STACK, query_key_scale=2.0, mask="causal")
-    found = predict(stack, patterns=4)
+    found = predict(replace(STACK, query_key_scale=2.0, mask="causal"), patterns=4)
     said = printed(capsys, "--query-key-scale", "2", "--mask", "causal", "--patterns", "4")
     rows = [line for line in said.splitlines() if re.match(r" {5,6}[12] ", line)]
     for role, layer in (("WQ", 0), ("W2", 1)):
@@ -274,8 +271,7 @@ def test_a_table_needs_theory_or_samples_alone():
     drawn = sample(STACK, draws=2, seed=0)
     alone = layer_table(None, drawn)
     assert alone["predicted"].isna().all() and (alone["draws"] == 2).all()
-    both = layer_table(predict(STACK), drawn)
-    assert set(alone["quantity"]) <= set(both["quantity"])
+    assert set(alone["quantity"]) <= set(layer_table(predict(STACK), drawn)["quantity"])
 
 
 @pytest.mark.parametrize("arguments", [("--draws", "1"), ("--patterns", "1"), ("--seed", "-1"), ("--width", "1")])

@@ -71,8 +71,7 @@ def test_the_verdicts(cells):
     assert {v.relaxed for v in rows} == set(SOME)
     assert len(rows) == 2 * 2 * 2
     assert {v.part for v in verdicts(cells) if v.relaxed} >= {v.part for v in rows}
-    wide = [v for v in rows if "in d" in v.part]
-    assert {v.verdict for v in wide} <= {"holds", "undecided"}
+    assert {v.verdict for v in rows if "in d" in v.part} <= {"holds", "undecided"}
 
     def spoiled(s):
         last = s["grad_sq_W2"] * s.stack.depth**2.0
@@ -126,8 +125,7 @@ def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     assert "Pre-LN, relaxed:" in said
     assert "  causal mask" in said
     assert "0 differ" in said
-    table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
-    assert len(table) == 6
+    assert len(pd.read_csv(tmp_path / "run" / "relaxations.csv")) == 6
     assert matplotlib.image.imread(tmp_path / "run" / "relaxations.png").std() > 0.05
     assert main(["sweep", "--preset", "relax", "--out", str(tmp_path / "x"), "--width", "16", "32"]) == 2
     assert "width must have at least 3 values to give an exponent, got [16, 32]" in capsys.readouterr().err

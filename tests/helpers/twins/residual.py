@@ -113,8 +113,7 @@ def parts_along(stack: SmallStack, direction: list[Tensor]) -> tuple[float, floa
         return [one.detach() for one in changes]
 
     seen = stack.run()
-    nodes = [*seen.outputs, *seen.normed]
-    slopes = torch.autograd.grad(seen.loss, nodes)
+    slopes = torch.autograd.grad(seen.loss, [*seen.outputs, *seen.normed])
     of_outputs, of_normed = slopes[: len(seen.outputs)], slopes[len(seen.outputs) :]
     pairs = sum(
         2 * float((slope.detach() * (h @ part)).sum())

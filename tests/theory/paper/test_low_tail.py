@@ -41,8 +41,7 @@ def test_corrected_inequality_on_unbounded_laws():
 
 def test_the_stated_probability_fails_under_definition_1():
     law = counterexample(0.1, 0.125)
-    mean = sum(v * p for v, p in zip(law.values, law.probabilities, strict=True))
-    assert mean == 1
+    assert sum(v * p for v, p in zip(law.values, law.probabilities, strict=True)) == 1
     above = sum(p for v, p in zip(law.values, law.probabilities, strict=True) if v > sp.Rational(11, 10))
     assert above <= sp.Rational(1, 8), "(eps, delta)-bounded"
     stated = theorem1.probability().subs({theorem1.epsilon: sp.Rational(1, 10), theorem1.delta: sp.Rational(1, 8)})

@@ -98,8 +98,7 @@ def test_the_table_has_the_ends_of_every_series(cells):
     table = chain_table(cells)
     assert sorted(set(table["width"])) == [16, 256]
     assert list(table["step"])[:7] == list(range(7))
-    ratio = table["measured"] / table["predicted"]
-    assert ratio[table["width"] == 256].between(0.8, 1.25).all()
+    assert (table["measured"] / table["predicted"])[table["width"] == 256].between(0.8, 1.25).all()
     older = [Samples(s.cell, s.seeds, {"grad_sq_W2": s["grad_sq_W2"]}) for s in cells]
     with pytest.raises(ValueError, match="^cells must have recorded the chain"):
         chain_table(older)

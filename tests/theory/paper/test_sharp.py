@@ -86,8 +86,7 @@ def test_one_token_is_exact_at_small_width():
     """5000 draws, 4.5 standard errors, false alarm 7e-6; large-width theory is told apart."""
     stack = Stack(width=8, depth=2, tokens=1, vocab=16)
     values = sample(stack, draws=5000, seed=2)["grad_sq_W2"][:, -1].astype(float)
-    exact = one_token_mean(stack)
-    assert abs(values.mean() - exact) < 4.5 * stats.sem(values)
+    assert abs(values.mean() - one_token_mean(stack)) < 4.5 * stats.sem(values)
     assert abs(values.mean() - predict(stack)["grad_sq_W2"][-1]) > 4.5 * stats.sem(values)
 
 

@@ -75,8 +75,12 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
                 energies, below = energies | ({} if alone else query_energies), below + sum(of_queries)
             return below, energies
 
-        seen = _statistics(patterns.weights) if queries and not alone else {}
-        return out, pullback, seen | {"attended": (patterns, kept)}
+        recorded: Recorded = {"attended": (patterns, kept)}
+        if queries and not alone:
+            # Means over rows and heads, one for each entry of the batch; the entropy is in nats.
+            recorded["attention_entropy"] = entr(patterns.weights).sum(-1).mean((-2, -1))
+            recorded["attention_squares"] = np.square(patterns.weights).sum(-1).mean((-2, -1))
+        return out, pullback, recorded
 
     return branch
 
@@ -385,14 +389,3 @@ def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps:
         x = x - (u * ((a1q * first) @ b) - (a1q * first * w) @ a)
         x = x - (first * ((q * u) @ b.mT - w * (q @ a.mT))).mT @ a1 + (a1q * second) @ a1
     return x + x.mT
-
-
-def _statistics(pattern: Array) -> SquaredNorms:
-    """Return the entropy in nats and the sum of squared weights of an attention row, averaged over rows and heads.
-
-    Both have one value for each entry of the batch.
-    """
-    return {
-        "attention_entropy": entr(pattern).sum(-1).mean((-2, -1)),
-        "attention_squares": np.square(pattern).sum(-1).mean((-2, -1)),
-    }

@@ -23,7 +23,7 @@ from theory.mean_field.finite_width.branches import (
     energy_variance,
     feed_forward_branch,
 )
-from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law
+from theory.mean_field.finite_width.pre_norm import pre_coefficients
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
 
@@ -73,24 +73,6 @@ def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
     (3, 28/9)
     """
     return sp.simplify((2 * energy_variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
-
-
-def ends_log_variance(branch: BranchMoments) -> sp.Expr:
-    """Return the part of Var ln(squared gradient of layer l / of layer L), times d, that does not depend on L − l.
-
-    The ratio is grad_sq_W2 of layer l / grad_sq_W2 of layer L, at one token.
-
-    ‖∂L/∂W2‖² = ‖h‖² ‖u‖² contains ‖h‖² of both end layers, of relative variance ω/b², which the product of R does not
-    contain. The ratio contains ‖y‖² of layer l and not that of layer L. So twice two covariances are subtracted:
-    ω/(b (1 + b)) of ‖h_l‖² with ‖y_l‖², and c/(b (1 + b)) of ‖h_L‖² with the gradient that layer L returns. Twice
-    c/(1 + b)² is added back, which ν subtracts for that gradient with ‖y_L‖².
-
-    >>> ends_log_variance(feed_forward_branch())
-    56/9
-    """
-    b, omega, c = branch.energy, branch.spread, branch.shared
-    inside, across = 2 * omega / b**2, (omega + c) / (b * (1 + b))
-    return sp.simplify(inside - 2 * across + 2 * c / (1 + b) ** 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,39 +137,3 @@ def corrections(stack: Stack) -> dict[str, Array]:
     return {
         name: np.exp((float(c) + float(expansion.mean) * above) / stack.width) for name, c in expansion.last.items()
     }
-
-
-def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Return the mean and variance of ln r, for the ratio r of a layer's squared W2 gradient to the last layer's.
-
-    Both are of leading order in 1/d.
-
-    Both gradients are divided by their large-width means, which differ while tokens align and in Pre-LN. For Post-LN,
-    the limit is at fixed L/d; the last layer's own logarithm has the scatter of softmax and labels in addition. At one
-    token the variance is `ends_log_variance`/d plus ν (L − l)/d. The mean has no such term, since both ends' logarithms
-    have the same variance. With more tokens, the tokens of the first layers, which have not aligned, fluctuate
-    separately, which subtracts about the same amount again (8 tokens, L ≥ 8); further terms are not known. For Pre-LN
-    the result is `pre_log_law` divided by d.
-
-    Args:
-        stack: the network.
-        layer: number of the layer, from 1 to L.
-
-    Raises:
-        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting, or lacks the
-            layer.
-    """
-    require(stack, "finite_width")
-    if not 1 <= layer <= stack.depth:
-        raise ValueError(f"layer must be 1 to {stack.depth}, got {layer}.")
-    if stack.placement == "pre":
-        log_mean, log_variance = pre_log_law(stack.depth, layer)
-        return log_mean / stack.width, log_variance / stack.width
-    expansion = coefficients()
-    share = (stack.depth - layer) / stack.width
-    ends = (
-        float(ends_log_variance(feed_forward_branch())) / stack.width
-        if layer < stack.depth and stack.tokens == 1
-        else 0.0
-    )
-    return float(expansion.mean - expansion.log_variance / 2) * share, float(expansion.log_variance) * share + ends

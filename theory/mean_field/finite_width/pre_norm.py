@@ -122,28 +122,3 @@ def pre_coefficients(depth: int) -> dict[str, Array]:
         "grad_sq_W1": after - (1 - stream.cosine()[2::2] + c / b) * inverse,
         "grad_sq_WV": everywhere[1::2],
     }
-
-
-def pre_log_law(depth: int, layer: int) -> tuple[float, float]:
-    """Return d times the finite-width mean and variance of ln r, for the ratio r of two layers' squared gradients.
-
-    The ratio is grad_sq_W2 of a layer divided by that of the last layer. The mean is a difference from its value as d →
-    ∞.
-
-    ‖h‖² of both layers adds 2 ω/b², less twice the covariance of layer l's with the ‖x‖² above, and twice that of
-    layer L's with the gradient that layer L returns.
-
-    Args:
-        depth: number of layers L.
-        layer: number of the layer, from 1 to L.
-
-    Returns:
-        The mean beyond its large-width value, and the variance, both times d.
-    """
-    stream, ffn, point = pre_stream(depth), feed_forward_branch(), 2 * layer
-    b, omega, c = (float(value) for value in (ffn.energy, ffn.spread, ffn.shared))
-    if layer == depth:
-        return 0.0, 0.0
-    top = float(1 / stream.energy[-1])
-    ends = 2 * omega / b**2 - 2 * omega / b * (1 / stream.energy[point] - top) - 2 * c / b * top
-    return float(stream.mean_log()[point]), float(stream.log_variance(top)[point] + ends)
