@@ -21,7 +21,15 @@ from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.coverage import NoRuleError, gaps, require
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
+from theory.first_step.batch_step import (
+    ERRORS,
+    GATED_RANGE,
+    LEAST_MEASURED,
+    RATE_RANGES,
+    BatchStep,
+    batch_steps,
+    seconds_of,
+)
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
 from theory.stack.optimizers import Optimizer
@@ -128,7 +136,7 @@ def predict_rate(
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
             f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(table), "",
-            *_sentences(rate, warmup_steps, steps, scale, rate_factor(stack, scale or 0.0)), *_LIMITS,
+            *_sentences(rate, warmup_steps, steps, stack, scale or 0.0), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *note_lines(notes),
@@ -170,26 +178,28 @@ def _table(table: pd.DataFrame) -> list[str]:
 
 
 def _sentences(
-    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], scale: float | None, factor: float
+    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], stack: Stack, scale: float
 ) -> list[str]:  # fmt: skip
     # States the region of every optimizer's step, its critical rate, and when a warm-up passes this rate.
     lines = []
     for each in steps:
         (name, update), critical = each.update, each.step.critical_rate
+        limits = _range(stack, scale, each.optimizer)
         lines += [
             f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
             f"  {_WORDS[each.region]}",
-            *[_BAND.format(critical / factor, critical * factor)] * ((scale or 0.0) >= LEAST_MEASURED),
+            _BAND.format(*(critical * times for times in limits)) if limits else _UNMEASURED,
         ]  # fmt: skip
-        share, is_known = critical / rate, (scale or 0.0) >= LEAST_MEASURED
+        share = critical / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
-            early, late = (math.ceil(share * warmup_steps * times) for times in (1 / factor, factor))
-            between = f" ({early} to {late} by its range)"
+            between = " ({} to {} by its range)".format(
+                *(math.ceil(share * warmup_steps * n) for n in limits or (1, 1))
+            )
             lines.append(
                 f"  The warm-up starts at {each.rate / critical:.1%} of step 1's critical rate and exceeds it from "
-                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on{between * is_known}.\n"
+                f"step {math.ceil(share * warmup_steps)} of {warmup_steps} on{between * bool(limits)}.\n"
                 "  Whether those steps are safe is unknown: training changes the critical rate."
             )
         else:
@@ -201,13 +211,21 @@ def _sentences(
     return lines
 
 
+def _range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float] | None:
+    # Returns the range of measured critical rates divided by the predicted one, or None where none were measured.
+    if scale < LEAST_MEASURED or optimizer not in RATE_RANGES:
+        return None
+    if (factor := rate_factor(stack, scale)) > rate_factor(stack, 1.0):  # unlike positions
+        return 1.0 / factor, factor
+    return GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+
+
 _FAR = (
     "The batch's squared gradient is {:.2g} times its approximation by few positions. Errors were measured from 0.2 on."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
-    "cases. The curvature was up to 2.2 times the predicted one, and the critical rate up to 1.9 times; with\n"
-    "gated units, 5 and 2 times."
+    "cases. The curvature was up to 2.2 times the predicted one; with gated units, 5 times."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
@@ -222,14 +240,17 @@ _BAND = (
     "  Below {:.1e} the loss falls in step 1, above {:.1e} its quadratic approximation rises (in 9 of 10\n"
     "  sampled networks of widths 192 to 512)."
 )
+_UNMEASURED = "  The error of this critical rate was not measured."
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
     "card prints a quick estimate of it. --first-step concerns one sequence of tokens that all differ.",
     "The theory does not recommend a learning rate.",
-    f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss,",
-    f"and {ERRORS['critical_rate']:.0%} for the critical rate. In 8 of 10, the error of the second-order change was",
-    f"at most {ERRORS['curvature']:.0%}. With gated units, the error of the critical rate was at most 75% in 16 of 20",
-    "networks, and at most a factor of 2.5 in 18.",
+    f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss.",
+    f"In 8 of 10, the error of the second-order change was at most {ERRORS['curvature']:.0%}.",
+    "Measured critical rates were {:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the".format(
+        *(limit for limits in RATE_RANGES.values() for limit in limits)
+    ),
+    "predicted ones in 74 networks, and {:g} to {:g} times in 20 with gated units.".format(*GATED_RANGE),
     "The predicted step does not change biases, norm gains, position tables or an untied embedding table.",
 )

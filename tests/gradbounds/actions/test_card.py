@@ -115,8 +115,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
-@pytest.mark.parametrize(("flags", "factor"), [("", 1.75), ("--ffn gated --activation silu", 2.5)])
-def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, capsys):
+@pytest.mark.parametrize(("flags", "limits"), [("", (0.93, 1.6)), ("--ffn gated --activation silu", (0.73, 2.8))])
+def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, capsys):
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
     network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
@@ -125,14 +125,20 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, ca
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    pattern = r"Below (\S+) the loss falls in step 1, above (\S+) its .* exceeds it from step (\d+) of 1000000 on"
-    low, high, step = map(float, re.search(pattern, said).groups())
-    assert [low, high] == pytest.approx([critical / factor, critical * factor], rel=0.06)
+    pattern = (
+        r"Below (\S+) the loss falls in step 1, above (\S+) its .* from step (\d+) of 1000000 on \((\d+) to (\d+) by"
+    )
+    low, high, step, early, late = map(float, re.search(pattern, said).groups())
+    assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
+    assert [early, late] == pytest.approx([step * limit for limit in limits], rel=1e-3)
     assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
-    errors = [abs(math.log(one["critical_rate"])) for name, one in networks.items() if re.search("gated|llama", name)]
-    inside, near = (sum(error <= math.log(limit) for error in errors) for limit in (1.75, 2.5))
-    assert f"75% in {inside} of 20 networks, and at most a factor of 2.5 in {near}." in said
+    ranges = re.findall(r"(\S+) to (\S+) (?=\(|times in 20)", said.partition("Measured critical rates were")[2])
+    for limits, kind in zip(ranges, ("tied .* sgd", "tied .* adam", "tied .* muon", "gated|llama"), strict=True):
+        old = {name: one for name, one in networks.items() if not re.match("(320|448) [26] ", name)}
+        times = sorted(1 / one["critical_rate"] for name, one in old.items() if re.search(kind, name))
+        assert float(limits[0]) <= times[0] and times[-1] <= float(limits[1])
+        assert [*map(float, limits)] == pytest.approx([times[0], times[-1]], rel=0.06)
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
