@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
-from gradbounds.actions import card, remedies
+from gradbounds.actions import card, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, relative_updates
@@ -18,6 +19,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
+from theory.first_step.batch_step import BatchStep
 from theory.mean_field.prediction import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
@@ -142,6 +144,27 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("optimizer", "curvature", "scale", "said"), [
+    ("sgd", 1.0, 0.1, "gradient is 0.1 times its approximation by few positions. Errors were measured from 0.2 on."),
+    ("sgd", 1.0, 0.1, "The error of this critical rate was not measured."),
+    ("polar", 1.0, 1.0, "The error of this critical rate was not measured."),
+    ("sgd", -1.0, 1.0, "the critical rate of sgd is unknown: theory's estimate of the gain or curvature is not posit"),
+])  # fmt: skip
+def test_a_critical_rate_without_a_measured_error_has_no_range(optimizer, curvature, scale, said, capsys, monkeypatch):
+    """Steps are computed with one thread of NumPy's products, whatever the number outside is."""
+
+    def steps(_, names, *__):
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1}
+        return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1)}) for name in names}
+
+    monkeypatch.setattr(learning_rate, "batch_steps", steps)
+    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: scale)
+    with threadpool_limits(2, user_api="blas"):
+        main([*"predict --batch 4 --text zipf:1 --learning-rate 1e-9 --optimizer".split(), optimizer])
+    printed = "".join(capsys.readouterr())
+    assert said in printed and "the loss falls in step 1, above" not in printed
 
 
 def test_relative_updates_are_those_of_the_first_step():

@@ -15,9 +15,11 @@ LAW = TextLaw.zipf(1.0, 256)
 
 
 def test_a_small_batch_is_taken_as_it_is():
-    """A batch of one sequence of two tokens is represented by its two positions, two sequences by four."""
+    """One sequence of two tokens is represented by its two positions, two by four, with a mean over eight batches."""
     step, two, eight = (batch_steps(STACK, ["sgd"], 1, LAW, positions=count)["sgd"] for count in (64, 2, 8))
     assert (step.gain, step.curvature) == (two.gain, two.curvature) == (eight.gain, eight.curvature)
+    batches = [batch_steps(STACK, ["sgd"], 1, LAW, seed=seed, networks=1)["sgd"].curvature for seed in range(8)]
+    assert step.curvature == pytest.approx(np.mean(batches)) and np.std(batches) > 0
     more = batch_steps(STACK, ["sgd"], 2, LAW, positions=8)["sgd"]
     assert more.gain != batch_steps(STACK, ["sgd"], 2, LAW, positions=2)["sgd"].gain
 
