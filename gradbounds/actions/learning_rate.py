@@ -158,8 +158,10 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
         return None
-    sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
-    return sum(float(np.nansum(square)) for square in squares.values()) / sgd["sgd"].gain
+    return (
+        sum(float(np.nansum(square)) for square in squares.values())
+        / (steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law))["sgd"].gain
+    )
 
 
 def _table(table: pd.DataFrame) -> list[str]:
@@ -188,7 +190,8 @@ def _sentences(
         lines += [
             f"{each.optimizer}: logits change by {each.logits:.2g}, and {name} by {update:.2g} of its norm.",
             f"  {_WORDS[each.region]}",
-            _BAND.format(*(critical * times for times in limits)) if limits else _UNMEASURED,
+            _BAND.format(*(critical * times for times in limits)) if limits
+            else "  The error of this critical rate was not measured.",
         ]  # fmt: skip
         share = critical / rate
         if share >= 1.0:
@@ -215,9 +218,10 @@ def _range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, flo
     # Returns the range of measured critical rates divided by the predicted one, or None where none were measured.
     if scale < LEAST_MEASURED or optimizer not in RATE_RANGES:
         return None
-    if (factor := rate_factor(stack, scale)) > rate_factor(stack, 1.0):  # unlike positions
-        return 1.0 / factor, factor
-    return GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    if stack.ffn == "gated":
+        return GATED_RANGE
+    factor = rate_factor(stack, scale)
+    return RATE_RANGES[optimizer] if factor == rate_factor(stack, 1.0) else (1.0 / factor, factor)  # unlike positions
 
 
 _FAR = (
@@ -240,7 +244,6 @@ _BAND = (
     "  Below {:.1e} the loss falls in step 1, above {:.1e} its quadratic approximation rises (in 9 of 10\n"
     "  sampled networks of widths 192 to 512)."
 )
-_UNMEASURED = "  The error of this critical rate was not measured."
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
@@ -251,6 +254,6 @@ _LIMITS = (
     "Measured critical rates were {:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the".format(
         *(limit for limits in RATE_RANGES.values() for limit in limits)
     ),
-    "predicted ones in 74 networks, and {:g} to {:g} times in 20 with gated units.".format(*GATED_RANGE),
+    "predicted ones in 94 networks, and {:g} to {:g} times in 20 with gated units.".format(*GATED_RANGE),
     "The predicted step does not change biases, norm gains, position tables or an untied embedding table.",
 )

@@ -52,10 +52,14 @@ class StepOne:
             require(stack, subject)
         law = law_of(stack, asked.text)
         scale = scale_of_batch(stack, law, None, Budget.of(max_time, None))
-        vectors = learned_vectors(stack, family_of(notes, of), notes)
-        self.line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
-        of_text = "" if asked.text is None else f" of --text {asked.text}"
-        self.about = f"{batch} sequences of {stack.tokens} tokens{asked.of_tokens}{of_text}"
+        self.line = first_line(
+            scale, batch, learned_vectors(stack, family_of(notes, of), notes), law,
+            spread_of_texts(asked.text, stack.vocab),
+        )  # fmt: skip
+        self.about = (
+            f"{batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
+            f"{'' if asked.text is None else f' of --text {asked.text}'}"
+        )
         self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
 
     def __call__(self, loss: Any, norm: Any = None) -> None:

@@ -52,12 +52,12 @@ ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
 An error of 0.25 means a ratio of at most 1.25 in either direction.
 """
 
-RATE_RANGES: dict[Optimizer, tuple[float, float]] = {"sgd": (0.95, 1.7), "adam": (0.93, 1.6), "muon": (0.91, 2.0)}
+RATE_RANGES: dict[Optimizer, tuple[float, float]] = {"sgd": (0.85, 1.7), "adam": (0.93, 1.6), "muon": (0.89, 2.0)}
 GATED_RANGE = (0.73, 2.8)
 """The smallest and largest measured critical rate divided by the predicted one.
 
-22 to 27 networks were measured for each optimizer, and 20 with gated units for all three. The range of n networks
-contains the next one with probability (n − 1)/(n + 1), 9 of 10.
+They are from 94 networks with plain units, 29 or more for each optimizer, and from 20 with gated units. The range of n
+networks contains the next one with probability (n − 1)/(n + 1), if the next one is drawn alike.
 """
 
 LEAST_MEASURED = 0.2
@@ -278,8 +278,7 @@ class _Positions:
             np.full(len(others), tail / max(1, len(others))),
         )
         order, words = generator.permutation(count), np.concatenate([frequent, words])
-        each = ranked[frequent] / copies[frequent]
-        masses, shares, keys = (np.concatenate([each, part])[order] for part in parts)
+        masses, shares, keys = (np.concatenate([ranked[frequent] / copies[frequent], part])[order] for part in parts)
         places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
         seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
         attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())
@@ -329,8 +328,11 @@ class _Represented:
         count, tied = networks or int(np.clip(_NUMBERS // (n * few.vocab), _LEAST, _MOST)), holds_words(few)
         if tied:  # the first classes are the words of the positions
             law = np.concatenate([law[chosen.words], np.delete(law, chosen.words)])
-        root = few.output_scale * eigen_root(solution.forward.output[0] if tied else solution.output)
-        logits = root @ generator.standard_normal((count, n, few.vocab))
+        logits = (
+            few.output_scale
+            * eigen_root(solution.forward.output[0] if tied else solution.output)
+            @ (generator.standard_normal((count, n, few.vocab)))
+        )
         if tied:
             every = np.arange(n)
             logits[:, every, every] += few.output_scale * few.width**0.5 * solution.held[-1][0]
@@ -342,8 +344,8 @@ class _Represented:
 
     def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
         """Return E g·u for an optimizer's rule."""
-        moved = self.outputs.r * moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
-        return float(moved.sum((-2, -1)).mean())
+        moves = moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
+        return float((self.outputs.r * moves).sum((-2, -1)).mean())
 
     def step(self, name: Optimizer, roles: Sequence[str]) -> BatchStep:
         """Return an optimizer's step for these positions."""
