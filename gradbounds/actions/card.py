@@ -52,7 +52,7 @@ from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
+from theory.first_step.batch_step import GATED_RANGE, LEAST_MEASURED, POSITIONS, RATE_RANGES, batch_steps
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
@@ -83,8 +83,7 @@ _CHANGE_SECONDS = 6.0
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
 
-# Below this factor of the tangent kernel, and with gated units, the error of a critical rate is larger: 18 of 20 rates
-# of gated networks were within this factor.
+# Below this factor of the tangent kernel, the error of a critical rate is larger: few such networks were measured.
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
 
 # The smallest ratio of Adam's or SGD's critical rate by 64 positions to the rate by 8 to 32. Measured for 13 published
@@ -288,14 +287,17 @@ def _first_step_of_run(
     )  # fmt: skip
 
 
-def rate_factor(stack: Stack, scale: float) -> float:
-    """Return the factor in either direction within which 9 of 10 measured critical rates are of the predicted ones.
+def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
+    """Return the smallest and largest measured critical rate divided by the predicted one, of 9 in 10 networks at least.
 
     Args:
         stack: the network.
-        scale: the factor of `BatchStep.rescaled`.
+        scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
+        optimizer: name of the optimizer.
     """
-    return _ROUGH if scale <= _LEAST_SCALE or stack.ffn == "gated" else 1.0 + ERRORS["critical_rate"]
+    if scale <= _LEAST_SCALE or optimizer not in RATE_RANGES:
+        return 1.0 / _ROUGH, _ROUGH
+    return GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
@@ -331,13 +333,15 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
-    factor, fewer = rate_factor(stack, scale), _FEWER if soon[0] < POSITIONS else 1.0
+    fewer = _FEWER if soon[0] < POSITIONS else 1.0
+    ranges = {name: rate_range(stack, scale, name) for name in RATES}
     if min(critical.values()) <= 0.0:
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
     return {"positions": soon[0], "kernel_scale": scale} | {
-        name: {"rate": rate, "low": rate * fewer / factor, "high": rate * factor} for name, rate in critical.items()
+        name: {"rate": rate, "low": rate * fewer * ranges[name][0], "high": rate * ranges[name][1]}
+        for name, rate in critical.items()
     }
 
 

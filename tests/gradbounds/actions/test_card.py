@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
-from gradbounds.actions import card, remedies
+from gradbounds.actions import card, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, relative_updates
@@ -18,6 +19,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
+from theory.first_step.batch_step import GATED_RANGE, RATE_RANGES, BatchStep
 from theory.mean_field.prediction import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
@@ -113,8 +115,10 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
-@pytest.mark.parametrize(("flags", "factor"), [("", 1.75), ("--ffn gated --activation silu", 2.5)])
-def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, capsys):
+@pytest.mark.parametrize(
+    ("flags", "limits"), [("", RATE_RANGES["adam"]), ("--ffn gated --activation silu", GATED_RANGE)]
+)
+def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, capsys):
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
     network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
@@ -125,17 +129,41 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, factor, ca
     said = " ".join(capsys.readouterr().out.split())
     pattern = r" adam -0\S+ \+- \S+ \S+ (\S+) to (\S+) .* exceeds step 1's critical rate from step (\d+) of 1000000 on"
     low, high, step = map(float, re.search(pattern, said).groups())
-    assert [low, high] == pytest.approx([critical / factor, critical * factor], rel=0.06)
-    assert main(["predict", *network[:-3], f"{0.97 * critical / factor:.3g}"]) == 0
+    assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
+    assert main(["predict", *network[:-3], f"{0.97 * critical * limits[0]:.3g}"]) == 0
     assert "The loss falls in step 1" in capsys.readouterr().out
     assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
-    errors = [abs(math.log(one["critical_rate"])) for name, one in networks.items() if re.search("gated|llama", name)]
-    inside, near = (sum(error <= math.log(limit) for error in errors) for limit in (1.75, 2.5))
-    assert f"75% in {inside} of 20 networks, and at most a factor of 2.5 in {near}." in said
+    ranges = re.findall(r"(\S+) to (\S+) (?=\(|times in 20)", said.partition("Measured critical rates were")[2])
+    for limits, kind in zip(ranges, ("tied .* sgd", "tied .* adam", "tied .* muon", "gated|llama"), strict=True):
+        times = sorted(1 / one["critical_rate"] for name, one in networks.items() if re.search(kind, name))
+        assert [*map(float, limits)] == pytest.approx([times[0], times[-1]], rel=0.06)
+        assert float(limits[0]) <= times[0] and times[-1] <= float(limits[1])
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("optimizer", "curvature", "scale", "said"), [
+    ("sgd", 1.0, 0.1, "gradient is 0.1 times its approximation by few positions. Errors were measured from 0.2 on."),
+    ("sgd", 1.0, 0.1, "its range, extrapolated"),
+    ("polar", 1.0, 1.0, "not measured"),
+    ("sgd", -1.0, 1.0, "the critical rate of sgd is unknown: theory's estimate of the gain or curvature is not posit"),
+])  # fmt: skip
+def test_a_critical_rate_without_a_measured_error_has_no_range(optimizer, curvature, scale, said, capsys, monkeypatch):
+    """Steps are computed with one thread of NumPy's products, whatever the number outside is."""
+
+    def steps(_, names, *__):
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1}
+        return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1)}) for name in names}
+
+    monkeypatch.setattr(learning_rate, "batch_steps", steps)
+    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: scale)
+    with threadpool_limits(2, user_api="blas"):
+        main([*"predict --batch 4 --text zipf:1 --learning-rate 1e-9 --optimizer".split(), optimizer])
+    printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, dict.fromkeys("abc", 1.0))
+    assert ("(extrapolated)" in card._rate_lines(known | {"kernel_scale": scale})[1]) == (scale < 0.2)
+    assert said in printed and ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0)
 
 
 def test_relative_updates_are_those_of_the_first_step():

@@ -15,9 +15,12 @@ LAW = TextLaw.zipf(1.0, 256)
 
 
 def test_a_small_batch_is_taken_as_it_is():
-    """A batch of one sequence of two tokens is represented by its two positions, two sequences by four."""
+    """One sequence of two tokens is represented by its two positions, two by four, with a mean over eight batches."""
     step, two, eight = (batch_steps(STACK, ["sgd"], 1, LAW, positions=count)["sgd"] for count in (64, 2, 8))
     assert (step.gain, step.curvature) == (two.gain, two.curvature) == (eight.gain, eight.curvature)
+    assert step.curvature == pytest.approx(
+        np.mean([batch_steps(STACK, ["sgd"], 1, LAW, seed=seed, networks=1)["sgd"].curvature for seed in range(8)])
+    )
     more = batch_steps(STACK, ["sgd"], 2, LAW, positions=8)["sgd"]
     assert more.gain != batch_steps(STACK, ["sgd"], 2, LAW, positions=2)["sgd"].gain
 
@@ -31,10 +34,10 @@ def test_a_step_is_rescaled_as_a_linear_model_is(optimizer):
         gradient = times * jacobian.T @ residual[0]
         update = gradient if optimizer == "sgd" else np.sign(gradient)
         moved = times * jacobian @ update
-        sizes = {"W1": np.array([np.linalg.norm(update)])}
         return BatchStep(
-            optimizer, float(gradient @ update), float(moved @ moved), float(np.square(moved).mean()), sizes
-        )
+            optimizer, float(gradient @ update), float(moved @ moved), float(np.square(moved).mean()),
+            {"W1": np.array([np.linalg.norm(update)])},
+        )  # fmt: skip
 
     found, expected = step(1.0).rescaled(4.0), step(2.0)
     for name in ("gain", "curvature", "critical_rate", "logit_change_sq", "logit_move"):
