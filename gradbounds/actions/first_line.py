@@ -8,20 +8,20 @@ from functools import cache
 
 import numpy as np
 
+from gradbounds.actions.plan import ZIPF
 from gradbounds.budget import Budget, OverBudgetError, measured, once
+from gradbounds.network_text import number_text
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
+from theory.configurations import Note
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import Coarse
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
-
-ZIPF = "zipf:1"
-"""The default text law of a model if no English law is known for its vocabulary."""
 
 # Relative deviations of a norm from theory, in sampled networks (docs/report.md). Units: sqrt(L/d); for Post-LN
 # without depth scaling L/sqrt(d), as if all its layers deviated with one sign; 1/sqrt(tokens).
@@ -167,13 +167,13 @@ def spread_of_texts(text: str | None, vocab: int) -> float:
     return float(np.std(np.log(kappas), ddof=1)) if len(kappas) > 1 else 0.0
 
 
-def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
+def text_lines(stack: Stack, text: str | None, line: FirstLine) -> list[str]:
     """Describe a kind of text, and the gradient norms for its texts with the fewest and the most repeated tokens.
 
     Args:
         stack: the network.
         text: name of a text law, or None.
-        line: predicted first line for this law; None if nothing is predicted.
+        line: predicted first line for this law.
     """
     if text == ZIPF:
         return [
@@ -187,7 +187,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
     sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
-    if line is None or len(law.kappa_of_texts) == 1:
+    if len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
     least, most = norms_of_texts(stack, text, line) or kappas
@@ -219,6 +219,41 @@ def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
     return float(max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0)) ** (1.0 / _power(stack)))
 
 
+def normal_ranges(
+    line: FirstLine, stack: Stack, notes: Sequence[Note], *, texts: bool, coarse: bool = False
+) -> tuple[str, str]:
+    """Describe the ranges of the loss and of the gradient norm that contain 19 of 20 runs, with the included errors.
+
+    Coarse groups of tokens can make a norm with gated units too small. The upper end of its range is higher by the
+    largest such error.
+
+    Args:
+        line: predicted first line.
+        stack: the network.
+        notes: notes on the configuration.
+        texts: whether the norm's deviation includes the difference between texts.
+        coarse: whether the norm was predicted with coarse groups of tokens.
+    """
+    low = COARSE * (coarse and stack.ffn == "gated")
+    errors = [*["text"] * texts, *[f"token-group (up to +{low:.0%})"] * bool(low), "finite-width"]
+    listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
+    masked = ", masking not" * any(note.field == "masked words" for note in notes)
+    runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
+    loss = f"{_range(line.loss, line.loss_deviation)}{runs}, finite-width error included"
+    norm = _range(line.norm, line.norm_deviation, low)
+    return loss, f"{norm}), {listed} error{'s' * (len(errors) > 1)} included{masked}"
+
+
+def _range(mean: float, deviation: float, low: float = 0.0) -> str:
+    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket.
+
+    The upper end is `low` larger, the largest relative error by which the mean is too small.
+    """
+    ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
+    lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
+    return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
+
+
 def _power(stack: Stack) -> int:
     # Return the power of kappa to which the part of the squared norm shared by two sequences is proportional.
     return _GATED_POWER if stack.ffn == "gated" else 1
@@ -246,10 +281,10 @@ def quick_sampling(stack: Stack, law: TextLaw | None, patterns: int | None) -> t
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
 
-def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
-    """Estimate the seconds of the quick prediction of a batch."""
+def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
+    """Estimate the cost of the quick prediction of a batch."""
     patterns, coarse = quick_sampling(stack, law, patterns)
-    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
+    return cost_of_batch(stack, law, patterns, coarse=coarse)[0]
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:

@@ -30,17 +30,20 @@ from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
+from gradbounds.actions.plan import batch_text, network_name, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
+from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
+from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
@@ -174,15 +177,25 @@ class _Theory:
             return 0.0
         return cost.seconds if self.budget.holds(cost) else 0.0
 
+    def quick_cost(self, *, coarse: bool) -> Cost:
+        """Estimate the cost of predicting the network itself, as `healthy` does."""
+        self._coarse = False
+        if self.seconds(self.stack) > _SOON:
+            self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
+        return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
+
+    def seconds_of_causes(self, given: Mapping[str, Any]) -> float:
+        """Estimate the seconds of predicting the network without coarse groups, and networks with other weights."""
+        seconds = self.quick_cost(coarse=False).seconds
+        return seconds + sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
+
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
 
         `coarse` allows coarse groups of tokens for a network that would take longer than `_SOON`. Without them, such a
         network with gated units has fine groups and few heads.
         """
-        self._coarse = False
-        if self.seconds(self.stack) > _SOON:
-            self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
+        self.quick_cost(coarse=coarse)
         self.error = self._error()
         line = self.line(self.stack, notes, self.law)
         self.pace = self.pace or (
@@ -245,7 +258,7 @@ class _Theory:
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
-    is_default: bool = False,
+    is_default: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Compare step 1 of a training log with theory, and list the usual causes that would explain a difference.
 
@@ -266,6 +279,12 @@ def predict_logged(
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
+    if plan:
+        at, more = batch_text(batch, stack.tokens, text, of_tokens), theory.seconds_of_causes(given)
+        what = f"loss and gradient norm of step 1, to judge {logged}"
+        cost = theory.quick_cost(coarse=not read.line.parameters)
+        also = f"  If the log is not as predicted, testing the causes takes up to {duration(more)} more."
+        return planned(network_name(stack, notes, of), at, what, cost, also, seconds_of_causes=more)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
         for coarse in (False,) if read.line.parameters else (True, False):

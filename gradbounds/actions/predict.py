@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
-from gradbounds.actions.remedies import Remedy, remedy
+from gradbounds.actions.plan import batch_text, network_name, planned
+from gradbounds.actions.remedies import Remedy, remedy, search_cost
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
@@ -37,7 +38,7 @@ from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
-from theory.mean_field.cost import prediction_cost
+from theory.mean_field.cost import Cost, prediction_cost
 from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _DRAWS = 16
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
 
+_WHOLE = "all requested tokens and attention samples"
 _CHEAPER = "A cheaper method of the theory is used here, to stay within time and memory"
 
 
@@ -147,45 +149,49 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    At most one small batch is predicted for timing, of the network that takes longest.
+    The exponents and the search for a change of one network are included. With a limit of time, at most one small batch
+    is predicted for timing, of the network that takes longest.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
-    budget = Budget.of(max_time, memory)
-    lengths = given.get("tokens")
-    each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
-    stacks = [*(of.read(fields)[0] for fields in each), *(of.compared(each[0], key) for key in variants(compare))]
-    rows, lines, pace = [], [], _pace(stacks, patterns, budget)
-    for stack in stacks:
-        row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}
+    budget, several = Budget.of(max_time, memory), isinstance(given.get("tokens"), tuple)
+    each = [{**given, "tokens": n} for n in sorted(set(given["tokens"]))] if several else [given]
+    (stack, notes), changes = of.read(each[-1]), [(), *variants(compare)]
+    named = {f"{fields['tokens']} tokens": of.read(fields)[0] for fields in each} if several else {
+        " ".join(key) or "network": of.compared(given, key) if key else stack for key in changes
+    }  # fmt: skip
+    rows, lines, whole, pace = list[dict[str, Any]](), list[str](), Cost(), _pace([*named.values()], patterns, budget)
+    for name, network in named.items():
+        row = {"stack": network, "seconds": None, "bytes": None, "way": None, "refused": None}
         try:
-            chosen = chosen_way(stack, patterns, budget)
-            check(chosen, budget, pace if budget.is_clocked else 1.0)
+            chosen = chosen_way(network, patterns, budget)
+            check(chosen, budget, pace)
         except (OverBudgetError, NoRuleError) as error:
-            row["refused"] = str(error)
-            takes = [f"theory  {error}"]
+            row["refused"] = text = str(error)
         else:
-            how = chosen.said or "all requested tokens and attention samples"
-            row |= {"seconds": pace * chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
-            takes = [
-                f"time    about {duration(row['seconds'])} on one core",
-                f"memory  about {format_bytes(chosen.cost.bytes)}",
-                f"method  {how}",
-            ]
-        if draws is not None or row["refused"]:
-            seconds, peak = _sampling_cost(stack, draws or _DRAWS)
-            takes.append(f"samples about {duration(seconds)} and {format_bytes(peak)} for {draws or _DRAWS} networks")
+            cost, how = replace(chosen.cost, seconds=pace * chosen.cost.seconds), chosen.said or _WHOLE
+            row |= {"seconds": cost.seconds, "bytes": cost.bytes, "way": how}
+            text = f"{how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+            larger = None if rows or several else _larger(chosen, budget)
+            further = Cost() if rows or several else search_cost(chosen, budget) + (larger[-1] if larger else Cost())
+            whole += cost + replace(further, seconds=pace * further.seconds)
+        if draws is not None and not rows or row["refused"]:
+            samples = Cost(*_sampling_cost(network, draws or _DRAWS))
+            whole += samples
+            text += f"; {draws or _DRAWS} sampled networks, about {duration(samples.seconds)}"
         rows.append(row)
-        lines += [title(stack), *(f"  {line}" for line in takes)]
-    lines.append(BY_CLOCK)
-    return Result(about="what a prediction takes", values={"networks": rows}, lines=lines)
+        lines.append(f"  {name}: {text}")
+    at = batch_text(stack.sequences, ", ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
+    what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
+    by_clock = [BY_CLOCK] * budget.is_clocked
+    return planned(network_name(stack, notes, of), at, what, whole, *lines, *by_clock, networks=rows)
 
 
 def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> float:
-    """Return the measured time of the longest prediction on this machine divided by its estimate."""
+    """Return the measured time of the longest prediction on this machine over its estimate; 1 without a time limit."""
     ways = []
-    for stack in stacks:
+    for stack in stacks if budget.is_clocked else ():
         with suppress(NoRuleError):
             ways.append(chosen_way(stack, patterns, budget))
     return max(ways, key=lambda each: each.cost.seconds).pace if ways else 1.0
@@ -208,18 +214,22 @@ def predicted(chosen: Way) -> Prediction:
         return chosen.predicted()
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:
-    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
+def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
+    """Return the arguments and the cost of predicting twice the width and the depth, or None if they take long."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
+    if (patterns and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
     arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
     larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
-    costs = [prediction_cost(network, **arguments) for network in larger]
-    soon = replace(budget, seconds=min(SOON, budget.seconds))
-    cost = reduce(add, costs)
-    if not soon.holds(cost):
+    cost = reduce(add, (prediction_cost(network, **arguments) for network in larger))
+    return (arguments, cost) if replace(budget, seconds=min(SOON, budget.seconds)).holds(cost) else None
+
+
+def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:
+    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
+    if (larger := _larger(chosen, budget)) is None:
         return None
+    arguments, cost = larger
     with shown("predicting twice the width and twice the depth", pace * cost.seconds):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 

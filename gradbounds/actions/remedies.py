@@ -11,13 +11,14 @@ import numpy as np
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.actions.batch import Asked, quick_batch
-from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
+from gradbounds.budget import Budget, OverBudgetError, Way, chosen_way, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
+from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
@@ -29,11 +30,14 @@ EVEN = 1.2
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
 
+# Changes that a search tests, by the estimate.
+_TESTED = 8
+
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
 
-# How much further from 1, in the logarithm, a ratio that counts as less even is.
-_LESS_EVEN = 0.1
+LESS_EVEN = 0.1
+"""How much further from 1, in the logarithm, a ratio that counts as less even is."""
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
@@ -92,10 +96,7 @@ def remedy(
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    seconds = own.cost.seconds if own else 0.0
-    limit = replace(
-        budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
-    )
+    limit = _limit(own.cost.seconds if own else 0.0, budget)
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     before, not_advised = _own_token(stack, table)[0], ""
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
@@ -115,6 +116,19 @@ def remedy(
             if change.first_over_last < EVEN:
                 break
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
+
+
+def _limit(seconds: float, budget: Budget) -> Budget:
+    """Return the limits for all tested changes of a network whose prediction takes so long by the estimate."""
+    most = max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS))
+    return replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
+
+
+def search_cost(own: Way, budget: Budget) -> Cost:
+    """Estimate the cost of testing changes that even out the layers, with eight changes."""
+    limit = _limit(own.cost.seconds, budget)
+    cost = chosen_way(own.stack, _PATTERNS, limit, coarse=own.arguments.get("coarse", False)).cost
+    return replace(cost, seconds=min(_TESTED * cost.seconds, limit.seconds)) if own.stack.depth > 1 else Cost()
 
 
 def change_of_batch(
@@ -162,7 +176,7 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """
     ordered = sorted(after, key=lambda name: after[name])
     sizes = {name: abs(math.log(ratio)) for name, ratio in before.items()}
-    less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + _LESS_EVEN]
+    less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + LESS_EVEN]
     lists = (("less even", less), ("unknown", [name for name in before if name not in after]))
     return " to ".join(f"{after[name]:.3g}x ({role(name)})" for name in (ordered[0], ordered[-1])) + "".join(
         f"; {word}: {', '.join(map(role, names))}" for word, names in lists if names
@@ -172,7 +186,7 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 def _evens_out(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     # Returns whether at least as many matrices become more even as become less even.
     nearer = [abs(math.log(before[name])) - abs(math.log(after[name])) for name in after if name in before]
-    return sum(each > _LESS_EVEN for each in nearer) >= sum(each < -_LESS_EVEN for each in nearer)
+    return sum(each > LESS_EVEN for each in nearer) >= sum(each < -LESS_EVEN for each in nearer)
 
 
 def _within(
