@@ -16,7 +16,6 @@ from gradbounds.actions.first_line import (
     FirstLine,
     cost_of_batch,
     first_line,
-    measured_batch,
     normal_ranges,
     norms_of_texts,
     quick_sampling,
@@ -25,7 +24,7 @@ from gradbounds.actions.first_line import (
     text_lines,
 )
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, network_name, planned
-from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
+from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row, reason_of_largest
 from gradbounds.network_text import (
@@ -175,9 +174,12 @@ def predict_batch(
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
     if plan:
-        cost, what = measured_batch(stack, law, patterns), "loss, gradient norm, shares of parameters, norms of layers"
+        cost, what = (
+            cost_of_batch(stack, law, patterns)[0],
+            "loss, gradient norm, shares of parameters, norms of layers",
+        )
         of_batch = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
-        return planned(network_name(stack, notes, of), of_batch, what, cost, BY_CLOCK)
+        return planned(network_name(stack, notes, of), of_batch, what, cost)
     try:
         scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
     except ValueError as error:

@@ -72,7 +72,8 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds, seconds a layer and bytes of a card without its batch, and the seconds of a batch from which on both are announced.
+# Seconds, seconds a layer and bytes of a card without its batch, and the seconds of a batch from which on
+# both are announced.
 _OTHER_SECONDS, _LAYER_SECONDS, _OTHER_BYTES, _SILENT_SECONDS = 2.7, 0.04, 3e8, 1.0
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.

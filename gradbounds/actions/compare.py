@@ -30,12 +30,10 @@ from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnToken
 _ENDS = ", first / last layer"
 
 
-_QUICK = (
-    "Both are quick estimates: --batch {} prints norms up to 10% larger or smaller, and ratios of WQ and WK up to 30%."
-)
+_QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
 _STEPS = (
-    "  AdamW moves every entry by the learning rate, whatever the size of gradients. Its critical rate changes {:.2g}x, "
-    "{} its error (a factor of {:g})."
+    "  AdamW moves every entry by the learning rate, whatever the size of its gradient; its critical rate becomes "
+    "{:.2g}x, {} its error (a factor of {:g})."
 )
 
 
@@ -89,7 +87,7 @@ def compare_steps(
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
     if not is_list:
-        cost = sum((cost_of_steps(stack, [*RATES], sequences) for stack in stacks), cost)
+        cost = sum((cost_of_steps(stack, len(RATES), sequences) for stack in stacks), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = batch_text(sequences, lengths, asked.text)
     if plan:
@@ -110,7 +108,6 @@ def compare_steps(
         lines += _tables(
             [*each][1:], steps, asked, batch=f"{f' --text {text}' * (text is not None)} --batch {sequences}"
         )
-    lines += [_QUICK.format(sequences)] * (asked.text not in (None, DISTINCT))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -144,6 +141,7 @@ def _tables(each: Sequence[Sequence[str]], steps: Sequence[_Step], asked: Asked,
             *_summary(before, after),
         ]
     lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
+    lines += [_QUICK.format(batch)] * (asked.text not in (None, DISTINCT))
     if asked.text not in (None, DISTINCT) and not after.unknown:
         parts = (change.partition("=") for change in changes)
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, _, value in parts)
@@ -167,13 +165,13 @@ def _summary(before: _Step, after: _Step) -> list[str]:
     even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
     first, last = map(math.exp, ends)
     lines = [
-        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last layer at "
-        f"most {first:.2g}x -> {last:.2g}x apart)."
+        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last "
+        f"layer at most {first:.2g}x -> {last:.2g}x apart)."
     ]
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
     if rates[0] and rates[1]:
         factor, times = max(before.factor, after.factor), rates[1] / rates[0]
-        lines.append(_STEPS.format(times, "within" if max(times, 1 / times) < factor else "more than", factor))
+        lines.append(_STEPS.format(times, "within" if max(times, 1 / times) < factor else "beyond", factor))
     return lines
 
 

@@ -294,13 +294,11 @@ def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> C
 
 
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
-    coarse: Coarse = False,
-) -> NoiseScale:  # fmt: skip
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, *, coarse: Coarse = False
+) -> NoiseScale:
     """Predict the gradient of a batch as a function of the batch size, within limits of time and memory.
 
-    `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
-    meaning as in `noise_scale`.
+    `coarse` has the same meaning as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range; see `noise_scale`.
@@ -318,9 +316,7 @@ def scale_of_batch(
     def scale() -> NoiseScale:
         keep_freed_memory()  # of a layer, for the next one
         threads = one_numpy_thread() if grouped else nullcontext()
-        clocked = pace is None and not coarse
-        seconds = measured_batch(stack, law, patterns).seconds if clocked else (pace or 1.0) * cost.seconds
-        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", seconds), threads:
+        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", cost.seconds), threads:
             return noise_scale(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )

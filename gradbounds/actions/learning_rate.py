@@ -106,11 +106,7 @@ def predict_rate(
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     # The factor of the batch needs SGD's step; Muon has noise with the rank of a text, and positions whose ids differ.
-    solved = [
-        *optimizers,
-        *["sgd"] * (of_text is not None and "sgd" not in optimizers),
-        *["muon"] * 5 * ("muon" in optimizers),
-    ]
+    solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
     cost = cost_of_steps(stack, solved, batch)
     if of_text is not None:
         cost += cost_of_batch(stack, of_text, _FEW, coarse=True)[0]
@@ -158,7 +154,7 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
-        squares = scale_of_batch(stack, law, _FEW, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
+        squares = scale_of_batch(stack, law, _FEW, Budget.of(None, None), coarse=True).grad_sq(batch)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long

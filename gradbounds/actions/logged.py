@@ -14,12 +14,10 @@ import pandas as pd
 from gradbounds.actions.batch import deviation_lines, family_of, law_of, line_text
 from gradbounds.actions.first_line import (
     COARSE,
-    ZIPF,
     FirstLine,
     cost_of_batch,
     first_line,
     largest_loss_deviation,
-    measured_batch,
     repeats_of_norm,
     scale_of_batch,
     spread_of_texts,
@@ -30,7 +28,7 @@ from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
-from gradbounds.actions.plan import batch_text, network_name, planned
+from gradbounds.actions.plan import ZIPF, batch_text, network_name, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -141,7 +139,6 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     error: float = 0.0
     _spent: float = 0.0
-    pace: float | None = None  # measured seconds for an estimated one
     _is_known: bool = False  # whether other networks were predicted before
     _coarse: Coarse = False
     _correction: float = 1.0  # the network's own norm over its norm with coarse groups
@@ -157,7 +154,7 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self.pace, coarse=self._coarse)
+        scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
@@ -184,11 +181,6 @@ class _Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
-    def seconds_of_causes(self, given: Mapping[str, Any]) -> float:
-        """Estimate the seconds of predicting the network without coarse groups, and networks with other weights."""
-        seconds = self.quick_cost(coarse=False).seconds
-        return seconds + sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
-
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
 
@@ -198,10 +190,6 @@ class _Theory:
         self.quick_cost(coarse=coarse)
         self.error = self._error()
         line = self.line(self.stack, notes, self.law)
-        self.pace = self.pace or (
-            measured_batch(self.stack, self.law, self.patterns).seconds
-            / cost_of_batch(self.stack, self.law, self.patterns)[0].seconds
-        )
         # Causes are chosen and left out by estimates, alike on every machine.
         self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
         return Cause("nothing", line)
@@ -246,7 +234,7 @@ class _Theory:
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
         left = [other for _, other, _, line in others if line is None]
         seconds = 0.0 if self._is_known else min(sum(map(self.seconds, left)), self.budget.seconds)
-        with shown(f"predicting the first step of {len(left)} other networks", (self.pace or 1.0) * seconds):
+        with shown(f"predicting the first step of {len(left)} other networks", seconds):
             for words, other, notes, line in others:
                 try:
                     yield Cause(words, line or self.line(other, notes, self.law))
@@ -280,10 +268,10 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     if plan:
-        at, more = batch_text(batch, stack.tokens, text, of_tokens), theory.seconds_of_causes(given)
-        what = f"loss and gradient norm of step 1, to judge {logged}"
         cost = theory.quick_cost(coarse=not read.line.parameters)
-        also = f"  If the log is not as predicted, testing the causes takes up to {duration(more)} more."
+        more = sum(theory.seconds(other) for _, other, _ in _other_weights(given, of, stack))
+        at, what = batch_text(batch, stack.tokens, text, of_tokens), f"loss and gradient norm, to judge {logged}"
+        also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
         return planned(network_name(stack, notes, of), at, what, cost, also, seconds_of_causes=more)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
@@ -386,7 +374,7 @@ def _judged(
     if known is not None:
         start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
-            with shown("predicting the first step for other texts", (theory.pace or 1.0) * theory.seconds(stack)):
+            with shown("predicting the first step for other texts", theory.seconds(stack)):
                 texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)

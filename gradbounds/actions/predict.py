@@ -1,9 +1,7 @@
 """The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.plan import batch_text, network_name, planned
-from gradbounds.actions.remedies import Remedy, remedy, search_cost
-from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
+from gradbounds.actions.remedies import Remedy, remedy, search_seconds
+from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
 from gradbounds.network_comparison import comparison_lines
@@ -51,6 +49,9 @@ _DRAWS = 16
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
 
+# Changes that a search tests, by the estimate.
+_CHANGES = 8
+
 _WHOLE = "all requested tokens and attention samples"
 _CHEAPER = "A cheaper method of the theory is used here, to stay within time and memory"
 
@@ -76,9 +77,8 @@ def predict_stack(
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
-    began = time.thread_time()
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget, time.thread_time() - began)
+    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -121,18 +121,12 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _further(
-    chosen: Way | None, prediction: Prediction | None, budget: Budget, seconds: float
-) -> tuple[Any, Remedy | None, str]:
-    """Return the exponents, and the change that evens out the layers as an object and as text.
-
-    The prediction took so many seconds.
-    """
+def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
+    """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
-    pace = seconds / chosen.cost.seconds
-    slopes = _exponents(chosen, prediction, budget, pace)
-    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen, pace)
+    slopes = _exponents(chosen, prediction, budget)
+    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -149,52 +143,32 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    The exponents and the search for a change of one network are included. With a limit of time, at most one small batch
-    is predicted for timing, of the network that takes longest.
+    The exponents and the search for a change of one network are included.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
     budget, several = Budget.of(max_time, memory), isinstance(given.get("tokens"), tuple)
     each = [{**given, "tokens": n} for n in sorted(set(given["tokens"]))] if several else [given]
-    (stack, notes), changes = of.read(each[-1]), [(), *variants(compare)]
-    named = {f"{fields['tokens']} tokens": of.read(fields)[0] for fields in each} if several else {
-        " ".join(key) or "network": of.compared(given, key) if key else stack for key in changes
-    }  # fmt: skip
-    rows, lines, whole, pace = list[dict[str, Any]](), list[str](), Cost(), _pace([*named.values()], patterns, budget)
+    stack, notes = of.read(each[-1])
+    named = {f"{fields['tokens']} tokens": of.read(fields)[0] for fields in each} if several else {"network": stack}
+    named |= {" ".join(key): of.compared(given, key) for key in variants(compare)}
+    rows, lines, whole = list[dict[str, Any]](), list[str](), Cost()
     for name, network in named.items():
-        row = {"stack": network, "seconds": None, "bytes": None, "way": None, "refused": None}
-        try:
-            chosen = chosen_way(network, patterns, budget)
-            check(chosen, budget, pace)
-        except (OverBudgetError, NoRuleError) as error:
-            row["refused"] = text = str(error)
-        else:
-            cost, how = replace(chosen.cost, seconds=pace * chosen.cost.seconds), chosen.said or _WHOLE
-            row |= {"seconds": cost.seconds, "bytes": cost.bytes, "way": how}
-            text = f"{how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
-            larger = None if rows or several else _larger(chosen, budget)
-            further = Cost() if rows or several else search_cost(chosen, budget) + (larger[-1] if larger else Cost())
-            whole += cost + replace(further, seconds=pace * further.seconds)
-        if draws is not None and not rows or row["refused"]:
-            samples = Cost(*_sampling_cost(network, draws or _DRAWS))
-            whole += samples
-            text += f"; {draws or _DRAWS} sampled networks, about {duration(samples.seconds)}"
-        rows.append(row)
-        lines.append(f"  {name}: {text}")
-    at = batch_text(stack.sequences, ", ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
+        chosen, refused, _ = _way_or_reason(network, patterns, budget, coarse=False)
+        cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
+        if chosen and network is stack and not several:
+            search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
+            cost += (_larger(chosen, budget) or ({}, Cost()))[1] + Cost(search)
+        if not chosen or (draws and network is stack):
+            cost += Cost(*_sampling_cost(network, draws or _DRAWS))
+            how += f"; {draws or _DRAWS} sampled networks"
+        whole += cost
+        rows.append({"stack": network, "seconds": cost.seconds, "bytes": cost.bytes, "way": how})
+        lines.append(f"  {name}: {how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}")
+    at = batch_text(stack.sequences, " and ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
     what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
-    by_clock = [BY_CLOCK] * budget.is_clocked
-    return planned(network_name(stack, notes, of), at, what, whole, *lines, *by_clock, networks=rows)
-
-
-def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> float:
-    """Return the measured time of the longest prediction on this machine over its estimate; 1 without a time limit."""
-    ways = []
-    for stack in stacks if budget.is_clocked else ():
-        with suppress(NoRuleError):
-            ways.append(chosen_way(stack, patterns, budget))
-    return max(ways, key=lambda each: each.cost.seconds).pace if ways else 1.0
+    return planned(network_name(stack, notes, of), at, what, whole, *lines, networks=rows)
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
@@ -203,11 +177,8 @@ def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> s
 
 
 def predicted(chosen: Way) -> Prediction:
-    """Predict a network; if a cheaper method than the requested one is used, report it before it starts.
-
-    Only a prediction with a long estimate is worth a measurement of its time.
-    """
-    cost = chosen.measured if chosen.cost.seconds > LONG else chosen.cost
+    """Predict a network; if a cheaper method than the requested one is used, report it before it starts."""
+    cost = chosen.cost
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
@@ -225,12 +196,12 @@ def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
     return (arguments, cost) if replace(budget, seconds=min(SOON, budget.seconds)).holds(cost) else None
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
     """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     if (larger := _larger(chosen, budget)) is None:
         return None
     arguments, cost = larger
-    with shown("predicting twice the width and twice the depth", pace * cost.seconds):
+    with shown("predicting twice the width and twice the depth", cost.seconds):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 

@@ -11,14 +11,13 @@ import numpy as np
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.actions.batch import Asked, quick_batch
-from gradbounds.budget import Budget, OverBudgetError, Way, chosen_way, tokens_within, way
+from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
-from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
@@ -29,9 +28,6 @@ EVEN = 1.2
 # By the estimate, of all networks that are asked about: or twice what the
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
-
-# Changes that a search tests, by the estimate.
-_TESTED = 8
 
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
@@ -75,9 +71,7 @@ class Remedy:
         )
 
 
-def remedy(
-    stack: Stack, table: Columns, budget: Budget, own: Way | None = None, pace: float = 1.0
-) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
@@ -89,17 +83,17 @@ def remedy(
         table: theory's `layer_table` of the network.
         budget: limits of time and memory.
         own: the way in which the network itself was predicted.
-        pace: the time that this took divided by its estimate.
     """
     here = furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    limit = _limit(own.cost.seconds if own else 0.0, budget)
+    most = search_seconds(own.cost.seconds if own else 0.0)
+    limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     before, not_advised = _own_token(stack, table)[0], ""
-    with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
+    with shown("testing changes that even out the layers", sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             try:
                 changed = layer_columns(chosen.predicted(), None)
@@ -118,17 +112,9 @@ def remedy(
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
-def _limit(seconds: float, budget: Budget) -> Budget:
-    """Return the limits for all tested changes of a network whose prediction takes so long by the estimate."""
-    most = max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS))
-    return replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
-
-
-def search_cost(own: Way, budget: Budget) -> Cost:
-    """Estimate the cost of testing changes that even out the layers, with eight changes."""
-    limit = _limit(own.cost.seconds, budget)
-    cost = chosen_way(own.stack, _PATTERNS, limit, coarse=own.arguments.get("coarse", False)).cost
-    return replace(cost, seconds=min(_TESTED * cost.seconds, limit.seconds)) if own.stack.depth > 1 else Cost()
+def search_seconds(own: float) -> float:
+    """Return the most seconds, by the estimate, of all changes of a network whose own prediction takes `own`."""
+    return max(_SECONDS, min(2.0 * own, _MOST_SECONDS))
 
 
 def change_of_batch(

@@ -96,7 +96,7 @@ class Predict(ModelFlags):
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     learning_rate: Annotated[
         float | None,
-        optional("predict the change of the loss in step 1 at learning rate R; the card's batch or --batch", "R"),
+        optional("change of the loss in step 1 at learning rate R, for --batch or the card's batch", "R"),
     ] = None
     warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
 
@@ -116,8 +116,8 @@ class Predict(ModelFlags):
             raise ValueError("logged must be followed by a log, or two.")
         also = {
             "batch or like or config": self.batch is not None or of.is_model,
-            "first_step or learning_rate": steps, "several values of --tokens": several, "sequences": "sequences" in changes,
-            "two logs": len(logs) > 1,
+            "first_step or learning_rate": steps, "several values of --tokens": several,
+            "sequences": "sequences" in changes, "two logs": len(logs) > 1,
         }  # fmt: skip
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
@@ -153,7 +153,7 @@ class Predict(ModelFlags):
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare or ()))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
-                plan=self.dry_run, **limits,
+                plan=self.dry_run, of=of, **limits,
             )  # fmt: skip
         from gradbounds.actions.card import model_card
 

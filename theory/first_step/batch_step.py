@@ -384,8 +384,8 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
     return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 
-def cost_of_steps(stack: Stack, optimizers: Sequence[Optimizer], sequences: int) -> Cost:
-    """Return the estimated time on one core and memory of the optimizers' steps for a batch.
+def cost_of_steps(stack: Stack, optimizers: int, sequences: int) -> Cost:
+    """Return the estimated time on one core and memory of the steps of so many optimizers for a batch.
 
     They are sums of the leading terms. A batch of at most 64 positions is sampled eight times, with one network each.
     """
@@ -395,7 +395,7 @@ def cost_of_steps(stack: Stack, optimizers: Sequence[Optimizer], sequences: int)
         batches, networks = _MOST, 1.0
     logits = networks * n * stack.vocab
     layers = stack.depth * (2.5e-3 + 7.5e-6 * n**2 * (1 + (stack.ffn == "gated")))
-    return Cost(len(optimizers) * batches * (layers + (5e-8 + 3.5e-9 * n) * logits), 96.0 * logits)
+    return Cost(optimizers * batches * (layers + (5e-8 + 3.5e-9 * n) * logits), 96.0 * logits)
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:

@@ -39,10 +39,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
+    def once(stack, law, patterns, budget, *, coarse=False):
         key = stack, law and law.key, patterns, coarse
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:

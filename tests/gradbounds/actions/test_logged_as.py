@@ -31,9 +31,9 @@ def _predicted_once(scale):
     """Every network is, also those that may be a cause."""
     kept = {Stack(**FIELDS): scale}
 
-    def once(stack, law, patterns, budget, pace=None, **how):
+    def once(stack, law, patterns, budget, **how):
         if stack not in kept:
-            kept[stack] = scale_of_batch(stack, law, patterns, budget, pace, **how)
+            kept[stack] = scale_of_batch(stack, law, patterns, budget, **how)
         return kept[stack]
 
     with pytest.MonkeyPatch.context() as patch:
