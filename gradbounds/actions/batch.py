@@ -23,7 +23,7 @@ from gradbounds.actions.first_line import (
     spread_of_texts,
     text_lines,
 )
-from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, network_name, planned
+from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row, reason_of_largest
@@ -174,12 +174,8 @@ def predict_batch(
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
     if plan:
-        cost, what = (
-            cost_of_batch(stack, law, patterns)[0],
-            "loss, gradient norm, shares of parameters, norms of layers",
-        )
-        of_batch = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
-        return planned(network_name(stack, notes, of), of_batch, what, cost)
+        at, what = batch_text(batch, stack.tokens, asked.text, asked.of_tokens), "loss, gradient norms, their shares"
+        return planned((stack, notes, of), at, what, cost_of_batch(stack, law, patterns)[0])
     try:
         scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
     except ValueError as error:

@@ -20,7 +20,7 @@ from gradbounds.actions.first_line import (
     norms_of_texts,
     quick_cost,
 )
-from gradbounds.actions.plan import ZIPF, batch_text, network_name, planned
+from gradbounds.actions.plan import ZIPF, batch_text, planned
 from gradbounds.actions.predict import predict_plan, predict_stack
 from gradbounds.actions.remedies import (
     Remedy,
@@ -174,17 +174,11 @@ def model_card(
     alone = alone and not gaps(asked, "prediction")
     step = _StepAsked.of(given, of, limits, text) if alone else None
     if plan:
+        if step is None:
+            return predict_plan(given, of, compare=how["compare"], draws=how["draws"], **limits)
         what = f"the card{' with tables of layers' * layers}: step 1, layers, a change, critical learning rates"
-        return (
-            planned(
-                network_name(asked, of.read(given)[1], of),
-                batch_text(BATCH, step.stack.tokens, step.text),
-                what,
-                step.cost,
-            )
-            if step
-            else predict_plan(given, of, compare=how["compare"], draws=how["draws"], **limits)
-        )
+        at = batch_text(BATCH, step.stack.tokens, step.text)
+        return planned((step.stack, of.read(given)[1], of), at, what, step.cost)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
     result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()

@@ -10,7 +10,7 @@ from typing import Any
 from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_factor
 from gradbounds.actions.first_line import quick_cost
-from gradbounds.actions.plan import DISTINCT, batch_text, network_name, planned
+from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
@@ -92,7 +92,7 @@ def compare_steps(
     at = batch_text(sequences, lengths, asked.text)
     if plan:
         what = f"step 1 of {len(each)} networks, before and after each change{', with critical rates' * (not is_list)}"
-        return planned(network_name(whole, notes, of), at, what, cost)
+        return planned((whole, notes, of), at, what, cost)
     with shown(f"comparing {len(each)} networks", cost.seconds):
         steps = [
             _step(variant, sequences, of, limits, rates=not is_list, every_layer=every_layer)

@@ -16,7 +16,7 @@ from checks.trust import NUMBERS
 from figures.first_step import first_step_rates
 from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines
-from gradbounds.actions.plan import batch_text, network_name, planned
+from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import SOON, Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines
@@ -93,7 +93,9 @@ def first_steps(
         whole, first = replace(cost, seconds=seconds + of_networks + doubling), stacks[0]
         what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
         at = batch_text(first.sequences, first.tokens, None)
-        return planned(network_name(first, notes, of or Description()), at, what, whole, f"  {takes}")
+        return planned(
+            (first, notes, of or Description()), at, what, whole, *[f"  {takes}"] * (whole.seconds > seconds)
+        )
     if seconds + of_networks + doubling > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)

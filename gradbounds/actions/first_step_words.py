@@ -43,7 +43,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
     tokens = " or ".join(map(str, dict.fromkeys(table["tokens"])))
-    of_batch = batch_text(table["sequences"].max(), tokens, None)
+    of_batch = batch_text(int(table["sequences"].max()), tokens, None)
     lines = [
         f"Step 1 of {of_batch}. A batch of text has other critical rates: --batch 64 --learning-rate R.",
         "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu.",

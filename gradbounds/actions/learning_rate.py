@@ -11,7 +11,7 @@ import pandas as pd
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.card import rate_factor
 from gradbounds.actions.first_line import cost_of_batch, scale_of_batch
-from gradbounds.actions.plan import batch_text, network_name, planned
+from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -113,7 +113,7 @@ def predict_rate(
     if plan:
         at = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
         what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {', '.join(optimizers)}"
-        return planned(network_name(stack, notes, of), at, what, cost)
+        return planned((stack, notes, of), at, what, cost)
     with (
         shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds),
         one_numpy_thread(),

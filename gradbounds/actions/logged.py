@@ -28,7 +28,7 @@ from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
-from gradbounds.actions.plan import ZIPF, batch_text, network_name, planned
+from gradbounds.actions.plan import ZIPF, batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -272,7 +272,7 @@ def predict_logged(
         more = sum(theory.seconds(other) for _, other, _ in _other_weights(given, of, stack))
         at, what = batch_text(batch, stack.tokens, text, of_tokens), f"loss and gradient norm, to judge {logged}"
         also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
-        return planned(network_name(stack, notes, of), at, what, cost, also, seconds_of_causes=more)
+        return planned((stack, notes, of), at, what, cost, also, seconds_of_causes=more)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
         for coarse in (False,) if read.line.parameters else (True, False):

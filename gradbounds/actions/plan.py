@@ -11,11 +11,11 @@ from theory.configurations import Note, model_type
 from theory.mean_field.cost import Cost
 from theory.stack import TITLES
 
+# The name for a text without a law, in which all tokens differ, and the default text law of other vocabularies.
 DISTINCT, ZIPF = "distinct", "zipf:1"
-"""The name for a text without a law, in which all tokens differ, and the default text law of other vocabularies."""
 
-LIBRARIES = 1.2e8
-"""The bytes of a process with the libraries that a prediction loads."""
+# The bytes of a process with the libraries that a prediction loads.
+_LIBRARIES = 1.2e8
 
 _TEXTS = {None: (different := "tokens that all differ"), DISTINCT: different, "english": "English text",
           ZIPF: "Zipf's law"}  # fmt: skip
@@ -31,29 +31,32 @@ def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: s
     return f"{sequences} sequence{'s' * (sequences > 1)} of {tokens} token{'s' * (tokens != 1)}{of_tokens}, {of_text}"
 
 
-def network_name(stack: Stack, notes: Sequence[Note], of: Description) -> str:
-    """Return the name of a model, with the sizes of its network."""
-    layers = f"{stack.depth} layer{'s' * (stack.depth > 1)}"
-    return " ".join(
-        filter(None, [of.like or model_type(notes), f"({TITLES[stack.placement]}, {layers}, width {stack.width})"])
-    )
+def _named(stack: Stack, notes: Sequence[Note], of: Description) -> str:
+    # Return the name of a model, with the sizes of its network.
+    sizes = f"{TITLES[stack.placement]}, {stack.depth} layer{'s' * (stack.depth > 1)}, width {stack.width}"
+    name = of.like or model_type(notes)
+    return f"{name} ({sizes})" if name else sizes
 
 
-def planned(network: str, batch: str, what: str, cost: Cost, *lines: str, **values: Any) -> Result:
+def planned(
+    network: tuple[Stack, Sequence[Note], Description], batch: str, what: str, cost: Cost, *lines: str, **values: Any
+) -> Result:
     """Return the description of a computation and its cost, which is the estimate that the command announces.
 
     Args:
-        network: name of the network.
+        network: the network, with the notes on its configuration and its description.
         batch: its tokens, in words.
         what: the computed numbers.
         cost: estimated cost, without the libraries.
         lines: further lines.
         values: further values.
     """
+    name = _named(*network)
     return Result(
-        about=f"the cost of predicting {network}", values={"seconds": cost.seconds, "bytes": cost.bytes, **values},
+        about=f"the cost of predicting {name}",
+        values={"stack": network[0], "seconds": cost.seconds, "bytes": cost.bytes, **values},
         lines=[
-            f"{network}: {batch}", f"  computes  {what}", f"  time      about {duration(cost.seconds)} on one core",
-            f"  memory    about {format_bytes(cost.bytes + LIBRARIES)}", *lines,
+            f"{name}: {batch}", f"  computes  {what}", f"  time      about {duration(cost.seconds)} on one core",
+            f"  memory    about {format_bytes(cost.bytes + _LIBRARIES)}", *lines,
         ],
     )  # fmt: skip

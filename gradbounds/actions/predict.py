@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
-from gradbounds.actions.plan import batch_text, network_name, planned
+from gradbounds.actions.plan import batch_text, planned
 from gradbounds.actions.remedies import Remedy, remedy, search_seconds
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
@@ -168,7 +168,7 @@ def predict_plan(
         lines.append(f"  {name}: {how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}")
     at = batch_text(stack.sequences, " and ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
     what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
-    return planned(network_name(stack, notes, of), at, what, whole, *lines, networks=rows)
+    return planned((stack, notes, of), at, what, whole, *lines, networks=rows)
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
