@@ -51,11 +51,11 @@ BAD = [
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("predict", "--like", "gpt2", "--drawn-by", "noex"), "nanochat, got 'noex'. Did you mean neox?"),
-    (("predict", "--drawn-by", "neox"), "--drawn-by requires config or like, got 'neox' without them."),
+    (("predict", "--drawn-by", "neox"), "--drawn-by requires --config or --like, got 'neox' without them."),
     (("predict", "--like", "gpt2", "--config", "x"), "--config cannot be combined with like: give one of them."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
     (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
-    (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires config or like, got x without them."),
+    (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires --config or --like, got x without them."),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (

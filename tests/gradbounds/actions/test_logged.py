@@ -308,8 +308,8 @@ def test_bad_logs_are_one_line(tmp_path, capsys, content, error):
 def test_what_logged_stands_with(tmp_path, capsys):
     assert main(["predict", "--logged", "log"]) == 2
     assert "--logged requires --batch, got" in capsys.readouterr().err
-    assert main([*TINY, "log", "--dry-run"]) == 2
-    assert "dry-run cannot be combined with logged" in capsys.readouterr().err
+    assert main([*TINY, "log", "log", "--dry-run"]) == 2
+    assert "--dry-run cannot be combined with two logs" in capsys.readouterr().err
 
 
 def test_norms_of_single_matrices(tmp_path, healthy):
