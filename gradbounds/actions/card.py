@@ -5,6 +5,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -180,7 +181,10 @@ def model_card(
         at = batch_text(BATCH, step.stack.tokens, step.text)
         return planned((step.stack, of.read(given)[1], of), at, what, step.cost)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
+    if step and step.is_long:
+        print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
+    with quietly() if step else nullcontext():
+        result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
@@ -267,18 +271,16 @@ class _StepAsked:
         stack: the network with the tokens of the batch.
         text: name of the text law.
         limits: limits of the batch's prediction.
-        batch: estimated cost of the batch's quick prediction.
         cost: estimated cost of the card.
-        is_held: whether the batch is within the limits.
+        is_long: whether the cost is announced.
     """
 
     asked: Asked
     stack: Stack
     text: str
     limits: Mapping[str, Any]
-    batch: Cost
     cost: Cost
-    is_held: bool
+    is_long: bool
 
     @classmethod
     def of(cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None) -> Self:
@@ -297,21 +299,17 @@ class _StepAsked:
         batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
         held = Budget.of(within["max_time"], limits["memory"]).holds(batch)
         others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
-        return cls(asked, stack, text, within, batch, others + batch if held else others, held)
+        is_long = held and batch.seconds > _SILENT_SECONDS
+        return cls(asked, stack, text, within, others + batch if held else others, is_long)
 
 
 def _first_step_of_run(step: _StepAsked, of: Description, table: Columns, limits: Mapping[str, Any]) -> FirstStepOfRun:
-    """Return step 1 of a card; without the norm if it takes longer or has no rule.
-
-    If it takes long, the expected seconds of the card are printed on standard error first.
-    """
+    # Return step 1 of a card; without the norm if it takes longer or has no rule.
     whole, text, law = step.stack, step.text, law_of(step.stack, step.text)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss_of(table), loss_deviation=deviation)
     if step.asked.text is None:
         return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
-    if step.is_held and step.batch.seconds > _SILENT_SECONDS:
-        print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
     try:
         result = quick_batch(step.asked, BATCH, of, **step.limits)
     except OverBudgetError:

@@ -32,8 +32,8 @@ _ENDS = ", first / last layer"
 
 _QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
 _STEPS = (
-    "  AdamW moves every entry by the learning rate, whatever the size of its gradient; its critical rate becomes "
-    "{:.2g}x, {} its error (a factor of {:g})."
+    "  AdamW moves every entry by the learning rate, whatever the size of its gradient; its critical rate is "
+    "{:.2g} times as large, {} its error (a factor of {:g})."
 )
 
 
