@@ -24,7 +24,7 @@ import tyro
 import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
-from gradbounds.flags import WithJson
+from gradbounds.flags import WithJson, flag_text
 from gradbounds.grid import FIELDS
 from gradbounds.help_text import Captured, folded_help, some_boxes
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
@@ -149,6 +149,12 @@ def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
     flags = {name: f"--{name.replace('_', '-')}" for name in names}
     # What stands in quotes is what somebody wrote.
     message = re.sub(r"(?<![\w./'\"-])[a-z_]+(?![\w./'\"=-])", lambda word: flags.get(word[0], word[0]), message)
+    # The flags that another one requires.
+    message = re.sub(
+        r"(?<=requires )[a-z_]+(?: or [a-z_]+)*(?=, )",
+        lambda words: flag_text(words[0]) if all(hasattr(table, name) for name in words[0].split(" or ")) else words[0],
+        message,
+    )
     # The one that the message is about, of several values in the plural.
     about = re.match(r"([a-z]+?)s?(?= must | requires? | cannot be combined )", message)
     return f"--{about[1]}{message[about.end() :]}" if about and about[1] in given else message

@@ -100,6 +100,16 @@ def given(flags: Any) -> dict[str, Any]:
     return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
 
 
+def flag_text(name: str) -> str:
+    """Return a name in a table of flags as users type it; a name with spaces, such as "two logs", keeps its form.
+
+    >>> flag_text("batch or first_step"), flag_text("two logs")
+    ('--batch or --first-step', 'two logs')
+    """
+    parts = name.split(" or ")
+    return " or ".join(part if " " in part else f"--{part.replace('_', '-')}" for part in parts)
+
+
 def check_together(
     command: Any,
     *,
@@ -126,10 +136,10 @@ def check_together(
             value = flags[name]
             parts = value if isinstance(value, tuple) else (value,)
             shown = " ".join(str(word) for part in parts for word in (part if isinstance(part, tuple) else (part,)))
-            raise ValueError(f"{name} requires {other}, got {shown!r} without it.")
+            raise ValueError(f"{flag_text(name)} requires {flag_text(other)}, got {shown!r} without it.")
     for name, (others, why) in excludes.items():
         if name in flags and (beside := [other for other in others if other in flags]):
-            raise ValueError(f"{name} cannot be combined with {', '.join(beside)}{why}")
+            raise ValueError(f"{flag_text(name)} cannot be combined with {', '.join(map(flag_text, beside))}{why}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,20 +13,20 @@ import numpy as np
 from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.first_line import (
     COARSE,
-    ZIPF,
     FirstLine,
     cost_of_batch,
     first_line,
-    format_cost,
-    measured_batch,
+    normal_ranges,
+    norms_of_texts,
     quick_sampling,
     scale_of_batch,
     spread_of_texts,
     text_lines,
 )
-from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
+from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
+from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import reason_of_largest
+from gradbounds.layer_summary import card_row, reason_of_largest
 from gradbounds.network_text import (
     drawn_lines,
     gradient_lines,
@@ -51,9 +51,6 @@ from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
-DISTINCT = "distinct"
-"""The name for a text without a law: all tokens differ."""
-
 _NAMES = {
     "Wemb": "output matrix",
     "gain": "norms' gains",
@@ -75,7 +72,10 @@ _SHOWN_ERROR = 0.01
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
-_QUICKER = f"The model's card has a quicker estimate of this norm for 64 sequences, which may be {COARSE:.0%} lower."
+_QUICKER = (
+    f"The card's quick estimate of this norm has a token-group error (up to +{COARSE:.0%}), which raises the upper end "
+    "of its range."
+)
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -174,7 +174,8 @@ def predict_batch(
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
     if plan:
-        return _plan(stack, asked, law, patterns)
+        at, what = batch_text(batch, stack.tokens, asked.text, asked.of_tokens), "loss, gradient norms, their shares"
+        return planned((stack, notes, of), at, what, cost_of_batch(stack, law, patterns)[0])
     try:
         scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
     except ValueError as error:
@@ -185,6 +186,7 @@ def predict_batch(
     vectors = learned_vectors(stack, family, notes)
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
+    texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
@@ -204,6 +206,7 @@ def predict_batch(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
             f"{f', text {asked.text}' * (law is not None and asked.text not in KINDS and not asked.is_default)}.",
+            *map(card_row, ("loss", "gradient norm"), normal_ranges(line, stack, notes, texts=texts, coarse=coarse)),
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             *[_QUICKER] * (asked.is_default and stack.ffn == "gated" and not coarse), "", "Shares of the squared norm:",
@@ -230,19 +233,6 @@ def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Res
     stack, _ = of.read(asked.given)
     patterns, coarse = quick_sampling(stack, law_of(stack, asked.text), limits["patterns"])
     return predict_batch(asked, batch, of, **limits | {"patterns": patterns}, coarse=coarse)
-
-
-def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:
-    # Return the time and the memory that the prediction of a batch takes.
-    cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
-    return Result(
-        about="the cost of predicting a batch's gradient",
-        values={"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped},
-        lines=[
-            f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}.", BY_CLOCK,
-            *_text_lines(stack, asked),
-        ],
-    )  # fmt: skip
 
 
 def _shares(squares: Mapping[str, float]) -> Columns:
@@ -343,7 +333,7 @@ def deviation_lines(line: FirstLine) -> list[str]:
     ]
 
 
-def _text_lines(stack: Stack, asked: Asked, line: FirstLine | None = None) -> list[str]:
+def _text_lines(stack: Stack, asked: Asked, line: FirstLine) -> list[str]:
     """Describe the text, if it is a named kind or a model's default."""
     return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
 

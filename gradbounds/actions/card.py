@@ -5,23 +5,24 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
-    COARSE,
-    ZIPF,
+    FirstLine,
     cost_of_batch,
     largest_loss_deviation,
+    normal_ranges,
     norms_of_texts,
     quick_cost,
-    quick_sampling,
 )
-from gradbounds.actions.predict import predict_stack
+from gradbounds.actions.plan import ZIPF, batch_text, planned
+from gradbounds.actions.predict import predict_plan, predict_stack
 from gradbounds.actions.remedies import (
     Remedy,
     as_flags,
@@ -41,7 +42,7 @@ from gradbounds.layer_summary import (
     share_rows,
     squared_norms,
 )
-from gradbounds.network_text import loss_of_head, number_text, other_codes
+from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -54,6 +55,7 @@ from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import GATED_RANGE, LEAST_MEASURED, POSITIONS, RATE_RANGES, batch_steps
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.cost import Cost
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -71,8 +73,9 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds of a card without its batch, and the seconds of a batch from which on both are announced.
-_OTHER_SECONDS, _SILENT_SECONDS = 3.0, 1.0
+# Seconds, seconds a layer and bytes of a card without its batch, and the seconds of a batch from which on
+# both are announced.
+_OTHER_SECONDS, _LAYER_SECONDS, _OTHER_BYTES, _SILENT_SECONDS = 2.7, 0.04, 3e8, 1.0
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -143,7 +146,7 @@ class FirstStepOfRun:
 
 def model_card(
     given: Mapping[str, Any], of: Description, *, text: str | None = None, layers: bool = False,
-    every_layer: bool = False, **how: Any,
+    every_layer: bool = False, plan: bool = False, **how: Any,
 ) -> Result:  # fmt: skip
     """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
@@ -155,6 +158,7 @@ def model_card(
         text: name or file of the text law of step 1; None for the default.
         layers: whether tables of layers follow.
         every_layer: whether the tables list every layer.
+        plan: whether to only estimate time and memory.
         how: other arguments of `predict_stack`.
 
     Raises:
@@ -166,14 +170,25 @@ def model_card(
     asked, coarse = of.read(given)[0], how["patterns"] is None and alone
     coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
+    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
+    alone = alone and not gaps(asked, "prediction")
+    step = _StepAsked.of(given, of, limits, text) if alone else None
+    if plan:
+        if step is None:
+            return predict_plan(given, of, compare=how["compare"], draws=how["draws"], **limits)
+        what = f"the card{' with tables of layers' * layers}: step 1, layers, a change, critical learning rates"
+        at = batch_text(BATCH, step.stack.tokens, step.text)
+        return planned((step.stack, of.read(given)[1], of), at, what, step.cost)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
+    if step and step.is_long:
+        print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
+    with quietly() if step else nullcontext():
+        result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
-    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     with by_estimates(), quietly(), one_numpy_thread():
-        first = _first_step_of_run(given, of, stack, notes, table, limits, text) if alone else None
+        first = None if step is None else _first_step_of_run(step, of, table, limits)
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
@@ -224,9 +239,7 @@ def _quick(given: Mapping[str, Any], of: Description, how: Mapping[str, Any], *,
     return {name: value for name, value in given.items() if name != "tokens"}
 
 
-def at_context(
-    given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any], text: str | None = None
-) -> Asked:
+def at_context(given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None = None) -> Asked:
     """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for.
 
     Without a given number of tokens, the ids suffice for two sequences, from which theory predicts the batch, with
@@ -235,6 +248,8 @@ def at_context(
     Raises:
         ValueError: the network cannot be read with few tokens, either.
     """
+    stack, notes = of.read(given)
+    tokens = given.get("tokens") or context(notes) or stack.tokens
     while True:
         try:
             asked = resolve_batch({**given, "tokens": tokens}, of, text=text, **limits)
@@ -246,35 +261,56 @@ def at_context(
             tokens //= 2
 
 
-def _first_step_of_run(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
-    limits: Mapping[str, Any], text: str | None,
-) -> FirstStepOfRun:  # fmt: skip
-    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule.
+@dataclass(frozen=True, slots=True)
+class _StepAsked:
+    """Step 1 of a card, before it is predicted.
 
-    If it takes long, the expected seconds of the card are printed on standard error first.
-
-    Raises:
-        ValueError: the text cannot be read, or tokens do not repeat in it.
+    Attributes:
+        asked: the batch.
+        stack: the network with the tokens of the batch.
+        text: name of the text law.
+        limits: limits of the batch's prediction.
+        cost: estimated cost of the card.
+        is_long: whether the cost is announced.
     """
-    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
-    whole, _ = of.read(asked.given)
-    text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
-    law = law_of(whole, text)
-    if law is None:
-        raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
-    loss = loss_of(table)
+
+    asked: Asked
+    stack: Stack
+    text: str
+    limits: Mapping[str, Any]
+    cost: Cost
+    is_long: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None) -> Self:
+        """Return step 1 at the context or with fewer tokens, and the estimated cost of the card.
+
+        Raises:
+            ValueError: the text cannot be read, or tokens do not repeat in it.
+        """
+        asked = at_context(given, of, limits, text)
+        stack, _ = of.read(asked.given)
+        text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
+        law = law_of(stack, text)
+        if law is None:
+            raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
+        within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
+        batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
+        held = Budget.of(within["max_time"], limits["memory"]).holds(batch)
+        others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
+        is_long = held and batch.seconds > _SILENT_SECONDS
+        return cls(asked, stack, text, within, others + batch if held else others, is_long)
+
+
+def _first_step_of_run(step: _StepAsked, of: Description, table: Columns, limits: Mapping[str, Any]) -> FirstStepOfRun:
+    # Return step 1 of a card; without the norm if it takes longer or has no rule.
+    whole, text, law = step.stack, step.text, law_of(step.stack, step.text)
     deviation = largest_loss_deviation(whole, BATCH, law)
-    known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
-    if asked.text is None:
+    known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss_of(table), loss_deviation=deviation)
+    if step.asked.text is None:
         return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
-    within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
-    patterns, coarse = quick_sampling(whole, law, limits["patterns"])
-    cost = cost_of_batch(whole, law, patterns, coarse=coarse)[0]
-    if cost.seconds > _SILENT_SECONDS and Budget.of(within["max_time"], limits["memory"]).holds(cost):
-        print(f"predicting step 1, about {duration(_OTHER_SECONDS + cost.seconds)}", file=sys.stderr, flush=True)
     try:
-        result = quick_batch(asked, BATCH, of, **within)
+        result = quick_batch(step.asked, BATCH, of, **step.limits)
     except OverBudgetError:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
@@ -288,7 +324,9 @@ def _first_step_of_run(
 
 
 def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
-    """Return the smallest and largest measured critical rate divided by the predicted one, of 9 in 10 networks at least.
+    """Return the smallest and largest measured critical rate divided by the predicted one.
+
+    They contain the rates of 9 in 10 networks at least.
 
     Args:
         stack: the network.
@@ -417,42 +455,25 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    by = {ZIPF: "Zipf's law", "english": "English text"}.get(first.text, f"text {first.text}")
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
-    lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
-    runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
-    loss = f"normal: {_normal(first.loss, first.loss_deviation)} by draw, theory{runs}"
+    at = batch_text(BATCH, first.tokens, first.text, other)
+    lines = [f"Step 1: {at}{of_context}; your log: {_LOG_VIEW}"]
+    line = FirstLine(first.loss, first.loss_deviation, math.nan, math.nan, is_bound=True)
+    line = line if first.result is None else first.result.values["line"]
+    loss, norm = normal_ranges(line, stack, notes, texts=bool(first.texts), coarse=first.coarse)
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
         carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
-    assert first.norm is not None and first.norm_deviation is not None
-    low = COARSE * (first.coarse and stack.ffn == "gated")
-    included = f" by draw,{' text,' * bool(first.texts)} theory{f'; token groups: up to {low:.0%} low' * bool(low)}"
-    included += ", not by masking" * any(note.field == "masked words" for note in first.result.values["notes"])
     batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
-        *lines, card_row("loss", loss),
-        card_row(
-            "gradient norm",
-            f"normal before clipping: {_normal(first.norm, first.norm_deviation, low)}{included})",
-        ),
+        *lines, card_row("loss", loss), card_row("gradient norm", norm),
         *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reason_of_largest"]),
     ]  # fmt: skip
-
-
-def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
-    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket.
-
-    The upper end is `low` larger, the largest relative error by which the mean is too small.
-    """
-    ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
-    lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
-    return f"{lowest} to {highest} ({number_text(mean, deviation)}"
 
 
 def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
@@ -476,8 +497,10 @@ def _change_of_step(
         return None
     budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
     change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
-    if not (change and first and run) or _CHANGE_SECONDS < quick_cost(
-        whole := run.values["stack"], law_of(whole, first.text), limits["patterns"]
+    whole = run.values["stack"] if run else stack
+    if (
+        not (change and first and run)
+        or _CHANGE_SECONDS < quick_cost(whole, law_of(whole, first.text), limits["patterns"]).seconds
     ):
         return change
     of_batch = Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run

@@ -1,48 +1,78 @@
 """The view `gradbounds predict --compare` of a model: step 1 before and after a change, for the same batch of text."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch
-from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
-from gradbounds.actions.first_line import ZIPF, quick_cost
-from gradbounds.actions.remedies import as_flags, changes_of, code_of, effect
-from gradbounds.budget import OverBudgetError, by_estimates
+from gradbounds.actions.batch import Asked, law_of, quick_batch
+from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
+from gradbounds.actions.first_line import quick_cost
+from gradbounds.actions.plan import DISTINCT, batch_text, planned
+from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, code_of, effect
+from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import first_over_last, profiles, role
+from gradbounds.network_text import gradient_lines, number_text, with_cosines
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
-from theory.configurations import context, model_type
-from theory.first_step.batch_step import LEAST_MEASURED, seconds_of
+from theory.configurations import model_type
+from theory.first_step.batch_step import LEAST_MEASURED, cost_of_steps
+from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
-
-_DIFFER = "tokens that all differ"
-_TEXTS = {None: _DIFFER, DISTINCT: _DIFFER, "english": "English text", ZIPF: "Zipf's law"}
 
 _ENDS = ", first / last layer"
 
 
+_QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
+_STEPS = (
+    "  AdamW moves every entry by the learning rate, whatever the size of its gradient; its critical rate is "
+    "{:.2g} times as large, {} its error (a factor of {:g})."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Step 1 of one network of a comparison.
+
+    Attributes:
+        numbers: predicted numbers by name.
+        unknown: reason for numbers that are unknown; "" without.
+        deviations: standard deviations of one run, by name of the number.
+        layers: table of the layers, as lines of text.
+        factor: the factor in either direction within which 9 of 10 measured critical rates of AdamW are.
+    """
+
+    numbers: Mapping[str, float]
+    unknown: str = ""
+    deviations: Mapping[str, float] = field(default_factory=dict)
+    layers: Sequence[str] = ()
+    factor: float = math.inf
+
+
+@by_estimates()
+@each_once()
+@one_numpy_thread()
 def compare_steps(
     given: Mapping[str, Any], of: Description, compare: Sequence[str], batch: int | None, text: str | None,
-    *, plan: bool = False, **limits: Any,
+    *, plan: bool = False, layers: bool = False, every_layer: bool = False, **limits: Any,
 ) -> Result | None:  # fmt: skip
     """Predict step 1 of a network and of changed networks for one batch; None if its text lacks a rule.
 
-    Without a change, the result lists all changes that the card can advise, without critical rates.
+    Without a change, the result lists all changes that the card can advise, without critical rates. On request, tables
+    of the layers, or of every layer, follow.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
     stack, notes = of.read(given)
-    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits, text)
+    asked = at_context(given, of, limits, text)
     whole, asked = of.read(asked.given)[0], replace(asked, is_default=False)
     sequences = (1 if asked.text is None else BATCH) if batch is None else batch
     if asked.text is None and of.is_model and batch is None:
@@ -55,31 +85,36 @@ def compare_steps(
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
-    seconds = sum(quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
-    seconds += len(RATES) * sum(map(seconds_of, stacks)) * (not is_list)
-    of_text = _TEXTS.get(asked.text, f"text {asked.text}")
+    cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
+    if not is_list:
+        cost = sum((cost_of_steps(stack, len(RATES), sequences) for stack in stacks), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
-    at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
+    at = batch_text(sequences, lengths, asked.text)
     if plan:
-        takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
-        return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
-    with shown(f"comparing {len(each)} networks", seconds), by_estimates(), one_numpy_thread():
-        steps = [_step(variant, sequences, of, limits, rates=not is_list) for variant in each.values()]
-    (before, why), *others = steps
-    if not before and not any(numbers for numbers, _ in others):
-        raise ValueError(f"{why}; --text {DISTINCT} compares networks for {_DIFFER}.")
+        what = f"step 1 of {len(each)} networks, before and after each change{', with critical rates' * (not is_list)}"
+        return planned((whole, notes, of), at, what, cost)
+    with shown(f"comparing {len(each)} networks", cost.seconds):
+        steps = [
+            _step(variant, sequences, of, limits, rates=not is_list, every_layer=every_layer)
+            for variant in each.values()
+        ]
+    before, *others = steps
+    if not any(step.numbers for step in steps):
+        raise ValueError(f"{before.unknown}; --text {DISTINCT} compares networks for tokens that all differ.")
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
     if is_list:
         lines = [lines[0].replace("the change", "a change of one setting"), "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
         lines += _tables([*each][1:], steps, stacks, asked, batch=flags)
-    compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
-                for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
-    values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
-    return Result(
-        about=f"step 1 of {len(each)} networks, for {at}", values=values | {"compared": compared}, lines=lines
-    )
+    for words, step in zip(each, steps, strict=True):
+        lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
+    first, *compared = [
+        {"stack": stack, "numbers": step.numbers, "deviations": step.deviations, "unknown": step.unknown or None}
+        for stack, step in zip([whole, *stacks[1:]], steps, strict=True)
+    ]
+    values = {"batch": sequences, "text": asked.text, **first, "compared": compared}
+    return Result(about=f"step 1 of {len(each)} networks, for {at}", values=values, lines=lines)
 
 
 def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
@@ -93,85 +128,122 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 
 
 def _tables(
-    each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]], stacks: Sequence[Stack],
-    asked: Asked, batch: str,
-) -> list[str]:  # fmt: skip
-    """Return a table and the code of each change, and the flags for finer critical rates of the last one."""
-    lines, ((before, why), *others) = list[str](), steps
-    for changes, (after, reason), changed in zip(each, others, stacks[1:], strict=True):
-        rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
+    each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, batch: str
+) -> list[str]:
+    """Return a table, a summary and the code of each change, and the flags for finer rates of the last one."""
+    lines, (before, *others) = list[str](), steps
+    for changes, after, changed in zip(each, others, stacks[1:], strict=True):
+        rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
+        reasons = (("before", before.unknown), ("after", after.unknown))
+        code = code_of(stacks[0], changed)
         lines += [
             "",
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
-            *["", "In code (torch):"] * bool(code := code_of(stacks[0], changed)),
-            *(f"  {line}" for line in code),
+            *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
+            *_summary(before, after),
+            *["  In code (torch):"] * bool(code),
+            *(f"    {line}" for line in code),
         ]
-    if asked.text not in (None, DISTINCT) and not reason:
+    lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
+    lines += [_QUICK.format(batch)] * (asked.text not in (None, DISTINCT))
+    if asked.text not in (None, DISTINCT) and not after.unknown:
         parts = (change.partition("=") for change in changes)
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, _, value in parts)
         lines += [
-            "", "The error of these critical rates, and a warm-up: replace --compare by",
+            "The error of these critical rates, and a warm-up: replace --compare by",
             f"  {flags}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
 
 
-def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, float], str]]) -> list[str]:
+def _summary(before: _Step, after: _Step) -> list[str]:
+    """State the norm before and after a change, whether the layers become more even, and the effect on AdamW."""
+    sizes = [
+        [abs(math.log(ratio)) for name, ratio in step.numbers.items() if name.endswith(_ENDS)]
+        for step in (before, after)
+    ]
+    if not all(sizes):
+        return []
+    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
+    evens = abs(ends[1] - ends[0]) > LESS_EVEN
+    even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
+    first, last = map(math.exp, ends)
+    lines = [
+        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last "
+        f"layer at most {first:.2g}x -> {last:.2g}x apart)."
+    ]
+    rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
+    if rates[0] and rates[1]:
+        factor, times = max(before.factor, after.factor), rates[1] / rates[0]
+        lines.append(_STEPS.format(times, "within" if max(times, 1 / times) < factor else "beyond", factor))
+    return lines
+
+
+def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
     # Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way.
     words = [" ".join(changes) or "none" for changes in each]
     widest, names = max(map(len, words)), ("loss", "gradient norm")
-    ratios = [{n.removesuffix(_ENDS): each for n, each in of.items() if n.endswith(_ENDS)} for of, _ in steps]
+    ratios = [{n.removesuffix(_ENDS): each for n, each in step.numbers.items() if n.endswith(_ENDS)} for step in steps]
     return [
         f"  {'change':{widest}}     loss     norm  layers: gradient norm of the first / the last (1x = equal)",
         *[
-            f"  {word:{widest}}  {'  '.join(f'{of[name]:7.4g}' if name in of else 'unknown' for name in names)}  "
-            + (effect(ratios[0], after) if after else why.partition(", above")[0])
-            for word, (of, why), after in zip(words, steps, ratios, strict=True)
+            f"  {word:{widest}}  "
+            f"{'  '.join(f'{step.numbers[name]:7.4g}' if name in step.numbers else 'unknown' for name in names)}  "
+            + (effect(ratios[0], after) if after else step.unknown.partition(", above")[0])
+            for word, step, after in zip(words, steps, ratios, strict=True)
         ],
         "", "Every number of one change, and its critical rates: --compare CHANGE",
     ]  # fmt: skip
 
 
 def _step(
-    asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool
-) -> tuple[dict[str, float], str]:
-    """Return the numbers of step 1 by name, and the reason for numbers that are unknown."""
+    asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool, every_layer: bool
+) -> _Step:
+    """Return step 1 of one network."""
     stack = of.read(asked.given)[0]
     try:
         result = quick_batch(asked, batch, of, **limits)
     except OwnTokenError as error:
         most = f"{LARGEST_OWN_PROBABILITY:g}, the most for which theory has gradients"
-        return {"loss": error.loss}, (
-            f"the tied network predicts its own input token with probability {error.probability:.2f}, above {most}"
-        )
+        why = f"the tied network predicts its own input token with probability {error.probability:.2f}, above {most}"
+        return _Step({"loss": error.loss}, why)
     except OverBudgetError as error:
-        return {}, str(error)
+        return _Step({}, str(error))
     except NoRuleError as error:
-        return {}, str(error).partition(", got ")[0]
-    ratios = first_over_last(result.columns("layers")).items()
-    numbers = {"loss": result.values["loss"], "gradient norm": result.values["gradient_norm"]}
+        return _Step({}, str(error).partition(", got ")[0])
+    ratios, line = first_over_last(result.columns("layers")).items(), result.values["line"]
     energies = profiles(result.columns("layers"), "predicted")["hidden_energy"]
+    numbers = {"loss": line.loss, "gradient norm": line.norm}
     numbers |= {"stream's rms, last / first layer": float(energies[-1] / energies[0]) ** 0.5}
     numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
+    deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
+    table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
+    step = _Step(numbers, "", deviations, table)
     if not rates:
-        return numbers, ""
+        return step
     if asked.text is None or law_of(stack, asked.text) is None:
-        return numbers, "critical rates, which require a text: --text english"
+        return replace(step, unknown="critical rates, which require a text: --text english")
     critical = critical_rates(stack, asked.text, result, fine=True)
     if "no_rule" in critical:
-        return numbers, f"critical rates: {re.sub(r'^unknown[:,] ', '', critical['no_rule'])}"
+        return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] ', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
-    return numbers, "the error of critical rates, which are extrapolated" * (critical["kernel_scale"] < LEAST_MEASURED)
+    unsure = "the error of the critical rates (extrapolated)" * (critical["kernel_scale"] < LEAST_MEASURED)
+    low, high = rate_range(stack, critical["kernel_scale"], "adam")
+    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low))
 
 
-def _row(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+def _row(name: str, before: _Step, after: _Step) -> list[str]:
     # Returns a row of the table: the number before and after, and the ratio, or the difference of losses.
     digits = 2 if name.startswith("critical") else 4  # as many as their errors allow
-    texts = [f"{numbers[name]:.{digits}g}" if name in numbers else "unknown" for numbers in (before, after)]
-    if name not in before or name not in after:
+    texts = [
+        "unknown" if name not in step.numbers
+        else number_text(step.numbers[name], step.deviations[name]) if name in step.deviations
+        else f"{step.numbers[name]:.{digits}g}"
+        for step in (before, after)
+    ]  # fmt: skip
+    if name not in before.numbers or name not in after.numbers:
         return [name, *texts, ""]
-    times = f"{float(f'{after[name] / before[name]:.{min(digits, 3)}g}'):,g}x"
-    change = f"{after[name] - before[name]:+z.3f}" if name == "loss" else times
-    return [name, *texts, change]
+    first, last = before.numbers[name], after.numbers[name]
+    times = f"{float(f'{last / first:.{min(digits, 3)}g}'):,g}x"
+    return [name, *texts, f"{last - first:+z.3f}" if name == "loss" else "" if name.endswith("layer") else times]

@@ -8,20 +8,20 @@ from functools import cache
 
 import numpy as np
 
+from gradbounds.actions.plan import ZIPF
 from gradbounds.budget import Budget, OverBudgetError, measured, once
+from gradbounds.network_text import number_text
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
+from theory.configurations import Note
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import Coarse
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
-
-ZIPF = "zipf:1"
-"""The default text law of a model if no English law is known for its vocabulary."""
 
 # Relative deviations of a norm from theory, in sampled networks (docs/report.md). Units: sqrt(L/d); for Post-LN
 # without depth scaling L/sqrt(d), as if all its layers deviated with one sign; 1/sqrt(tokens).
@@ -43,6 +43,9 @@ _GATED_POWER = 2
 # Attention samples of a quick batch, and whether its groups are coarse: the first of these within the seconds of the
 # estimate, or the last.
 _WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
+
+# The peak of a text's memory over the estimate of its kernels: 1.7 to 2.2 in GPT-2, Llama 3 8B and Qwen3 30B.
+_PEAK = 2.0
 
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
@@ -167,13 +170,13 @@ def spread_of_texts(text: str | None, vocab: int) -> float:
     return float(np.std(np.log(kappas), ddof=1)) if len(kappas) > 1 else 0.0
 
 
-def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
+def text_lines(stack: Stack, text: str | None, line: FirstLine) -> list[str]:
     """Describe a kind of text, and the gradient norms for its texts with the fewest and the most repeated tokens.
 
     Args:
         stack: the network.
         text: name of a text law, or None.
-        line: predicted first line for this law; None if nothing is predicted.
+        line: predicted first line for this law.
     """
     if text == ZIPF:
         return [
@@ -187,7 +190,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
     sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
-    if line is None or len(law.kappa_of_texts) == 1:
+    if len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
     least, most = norms_of_texts(stack, text, line) or kappas
@@ -219,6 +222,39 @@ def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
     return float(max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0)) ** (1.0 / _power(stack)))
 
 
+def normal_ranges(
+    line: FirstLine, stack: Stack, notes: Sequence[Note], *, texts: bool, coarse: bool = False
+) -> tuple[str, str]:
+    """Describe the ranges of the loss and of the gradient norm that contain 19 of 20 runs, with the included errors.
+
+    Coarse groups of tokens can make a norm with gated units too small. The upper end of its range is higher by the
+    largest such error.
+
+    Args:
+        line: predicted first line.
+        stack: the network.
+        notes: notes on the configuration.
+        texts: whether the norm's deviation includes the difference between texts.
+        coarse: whether the norm was predicted with coarse groups of tokens.
+    """
+    low = COARSE * (coarse and stack.ffn == "gated")
+    errors = f" by draw,{' text,' * texts} theory{f'; token groups: up to {low:.0%} low' * bool(low)}"
+    errors += ", not by masking" * any(note.field == "masked words" for note in notes)
+    runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
+    loss = f"normal: {_range(line.loss, line.loss_deviation)} by draw, theory{runs}"
+    return loss, f"normal before clipping: {_range(line.norm, line.norm_deviation, low)}{errors})"
+
+
+def _range(mean: float, deviation: float, low: float = 0.0) -> str:
+    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket.
+
+    The upper end is `low` larger, the largest relative error by which the mean is too small.
+    """
+    ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
+    lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
+    return f"{lowest} to {highest} ({number_text(mean, deviation)}"
+
+
 def _power(stack: Stack) -> int:
     # Return the power of kappa to which the part of the squared norm shared by two sequences is proportional.
     return _GATED_POWER if stack.ffn == "gated" else 1
@@ -231,6 +267,7 @@ def cost_of_batch(
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     cost = prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse)
+    cost = replace(cost, bytes=cost.bytes * (1.0 if law is None else _PEAK))
     if law is None and _is_derived(stack):
         few = replace(two, tokens=min(stack.tokens, _FEW))
         derived = prediction_cost(few, patterns=2, grouped=True, text=True, coarse=True)
@@ -246,10 +283,10 @@ def quick_sampling(stack: Stack, law: TextLaw | None, patterns: int | None) -> t
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
 
-def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> float:
-    """Estimate the seconds of the quick prediction of a batch."""
+def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
+    """Estimate the cost of the quick prediction of a batch."""
     patterns, coarse = quick_sampling(stack, law, patterns)
-    return cost_of_batch(stack, law, patterns, coarse=coarse)[0].seconds
+    return cost_of_batch(stack, law, patterns, coarse=coarse)[0]
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
@@ -259,13 +296,11 @@ def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> C
 
 
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
-    coarse: Coarse = False,
-) -> NoiseScale:  # fmt: skip
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, *, coarse: Coarse = False
+) -> NoiseScale:
     """Predict the gradient of a batch as a function of the batch size, within limits of time and memory.
 
-    `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
-    meaning as in `noise_scale`.
+    `coarse` has the same meaning as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range; see `noise_scale`.
@@ -283,9 +318,7 @@ def scale_of_batch(
     def scale() -> NoiseScale:
         keep_freed_memory()  # of a layer, for the next one
         threads = one_numpy_thread() if grouped else nullcontext()
-        clocked = pace is None and not coarse
-        seconds = measured_batch(stack, law, patterns).seconds if clocked else (pace or 1.0) * cost.seconds
-        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", seconds), threads:
+        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", cost.seconds), threads:
             return noise_scale(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )

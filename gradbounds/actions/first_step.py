@@ -16,7 +16,9 @@ from checks.trust import NUMBERS
 from figures.first_step import first_step_rates
 from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines
-from gradbounds.budget import BY_CLOCK, SOON, Budget
+from gradbounds.actions.plan import batch_text, planned
+from gradbounds.budget import SOON, Budget
+from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
@@ -47,7 +49,7 @@ _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("s
 def first_steps(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], *, draws: int | None = None, seed: int = 0,
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
-    every_power: bool = False, plan: bool = False,
+    every_power: bool = False, plan: bool = False, of: Description | None = None,
 ) -> Result:  # fmt: skip
     """Predict the critical learning rate of step 1 of networks; on request, measure it in sampled networks.
 
@@ -64,6 +66,7 @@ def first_steps(
         memory: limit on theory's estimated memory, such as "4GB", the value for None.
         every_power: whether to predict the rates at twice every size too, as far as the limits allow.
         plan: whether to only estimate time and memory.
+        of: further description of the first network, for its name.
 
     Returns:
         Table `first_step` and, for several widths or depths, a figure of this name; for a plan, seconds and bytes.
@@ -87,8 +90,12 @@ def first_steps(
     seconds = pace * cost.seconds
     takes = _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        numbers = {"seconds": seconds + of_networks + doubling, "bytes": cost.bytes}
-        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[takes, BY_CLOCK])
+        whole, first = replace(cost, seconds=seconds + of_networks + doubling), stacks[0]
+        what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
+        at = batch_text(first.sequences, first.tokens, None)
+        return planned(
+            (first, notes, of or Description()), at, what, whole, *[f"  {takes}"] * (whole.seconds > seconds)
+        )
     if seconds + of_networks + doubling > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from gradbounds.actions.plan import batch_text
 from gradbounds.grid import FIELDS, said, with_words
 from theory.configurations import Note
 from theory.configurations.comparisons import compared_step
@@ -41,9 +42,11 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
+    tokens = " or ".join(map(str, dict.fromkeys(table["tokens"])))
+    of_batch = batch_text(int(table["sequences"].max()), tokens, None)
     lines = [
-        "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu. For one "
-        "sequence of tokens that all differ; a batch of text has another one (--batch 64 --learning-rate R)."
+        f"Step 1 of {of_batch}. A batch of text has other critical rates: --batch 64 --learning-rate R.",
+        "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu.",
     ]
     if has_draws:
         draws = int(table["draws"].max())

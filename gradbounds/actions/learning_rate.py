@@ -10,7 +10,8 @@ import pandas as pd
 
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.card import rate_range
-from gradbounds.actions.first_line import scale_of_batch
+from gradbounds.actions.first_line import cost_of_batch, scale_of_batch
+from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -28,7 +29,7 @@ from theory.first_step.batch_step import (
     RATE_RANGES,
     BatchStep,
     batch_steps,
-    seconds_of,
+    cost_of_steps,
 )
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
@@ -36,6 +37,7 @@ from theory.stack.optimizers import Optimizer
 
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
+_FEW = 2  # attention samples of the batch to whose gradient few positions are scaled
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
 """The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
 
@@ -98,7 +100,7 @@ class RateOfStep:
 
 def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
-    warmup_steps: int | None = None,
+    warmup_steps: int | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
@@ -120,18 +122,25 @@ def predict_rate(
     first = rate / (warmup_steps or 1)
     # The factor of the batch needs SGD's step; Muon has noise with the rank of a text, and positions whose ids differ.
     solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
+    cost = cost_of_steps(stack, solved, batch)
+    if of_text is not None:
+        cost += cost_of_batch(stack, of_text, _FEW, coarse=True)[0]
+    if plan:
+        at = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
+        what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {', '.join(optimizers)}"
+        return planned((stack, notes, of), at, what, cost)
     with (
-        shown(f"predicting the first step of {len(optimizers)} optimizers", solved * seconds_of(stack)),
+        shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds),
         one_numpy_thread(),
     ):
         by_name = batch_steps(stack, optimizers, batch, law)
+        scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]
         raise ValueError(
             f"the critical rate of {' and '.join(failed)} is unknown: theory's estimate of the gain or curvature "
             f"is not positive here{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
         )
-    scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [
         RateOfStep(name, first, step.rescaled(scale or 1.0), rate_range(stack, scale or 0.0, name))
         for name, step in by_name.items()
@@ -164,7 +173,7 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
-        squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
+        squares = scale_of_batch(stack, law, _FEW, Budget.of(None, None), coarse=True).grad_sq(batch)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long

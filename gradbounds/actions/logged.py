@@ -14,12 +14,10 @@ import pandas as pd
 from gradbounds.actions.batch import deviation_lines, family_of, law_of, line_text
 from gradbounds.actions.first_line import (
     COARSE,
-    ZIPF,
     FirstLine,
     cost_of_batch,
     first_line,
     largest_loss_deviation,
-    measured_batch,
     repeats_of_norm,
     scale_of_batch,
     spread_of_texts,
@@ -30,17 +28,20 @@ from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
+from gradbounds.actions.plan import ZIPF, batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
+from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
+from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
@@ -138,7 +139,6 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     error: float = 0.0
     _spent: float = 0.0
-    pace: float | None = None  # measured seconds for an estimated one
     _is_known: bool = False  # whether other networks were predicted before
     _coarse: Coarse = False
     _correction: float = 1.0  # the network's own norm over its norm with coarse groups
@@ -154,7 +154,7 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self.pace, coarse=self._coarse)
+        scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
@@ -174,21 +174,22 @@ class _Theory:
             return 0.0
         return cost.seconds if self.budget.holds(cost) else 0.0
 
+    def quick_cost(self, *, coarse: bool) -> Cost:
+        """Estimate the cost of predicting the network itself, as `healthy` does."""
+        self._coarse = False
+        if self.seconds(self.stack) > _SOON:
+            self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
+        return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
+
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
 
         `coarse` allows coarse groups of tokens for a network that would take longer than `_SOON`. Without them, such a
         network with gated units has fine groups and few heads.
         """
-        self._coarse = False
-        if self.seconds(self.stack) > _SOON:
-            self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
+        self.quick_cost(coarse=coarse)
         self.error = self._error()
         line = self.line(self.stack, notes, self.law)
-        self.pace = self.pace or (
-            measured_batch(self.stack, self.law, self.patterns).seconds
-            / cost_of_batch(self.stack, self.law, self.patterns)[0].seconds
-        )
         # Causes are chosen and left out by estimates, alike on every machine.
         self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
         return Cause("nothing", line)
@@ -233,7 +234,7 @@ class _Theory:
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
         left = [other for _, other, _, line in others if line is None]
         seconds = 0.0 if self._is_known else min(sum(map(self.seconds, left)), self.budget.seconds)
-        with shown(f"predicting the first step of {len(left)} other networks", (self.pace or 1.0) * seconds):
+        with shown(f"predicting the first step of {len(left)} other networks", seconds):
             for words, other, notes, line in others:
                 try:
                     yield Cause(words, line or self.line(other, notes, self.law))
@@ -245,7 +246,7 @@ class _Theory:
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
-    is_default: bool = False,
+    is_default: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Compare step 1 of a training log with theory, and list the usual causes that would explain a difference.
 
@@ -266,6 +267,12 @@ def predict_logged(
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
+    if plan:
+        cost = theory.quick_cost(coarse=not read.line.parameters)
+        more = sum(theory.seconds(other) for _, other, _ in _other_weights(given, of, stack))
+        at, what = batch_text(batch, stack.tokens, text, of_tokens), f"loss and gradient norm, to judge {logged}"
+        also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
+        return planned((stack, notes, of), at, what, cost, also, seconds_of_causes=more)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
         for coarse in (False,) if read.line.parameters else (True, False):
@@ -367,7 +374,7 @@ def _judged(
     if known is not None:
         start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
-            with shown("predicting the first step for other texts", (theory.pace or 1.0) * theory.seconds(stack)):
+            with shown("predicting the first step for other texts", theory.seconds(stack)):
                 texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)

@@ -138,7 +138,7 @@ def judged_quickly(
         (stack, notes), law = networks[name], law_of(networks[name][0], asked.text)
         patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
         with by_estimates():  # without timing a small batch, which has no coarse groups
-            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), 1.0, coarse=coarse)
+            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse)
     except ValueError as error:  # no rule, or it takes longer
         return [f"Theory does not judge the two logs here: {error}", each], []
     line = first_line(

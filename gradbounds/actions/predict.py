@@ -1,9 +1,7 @@
 """The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
-from gradbounds.actions.remedies import Remedy, remedy
-from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
+from gradbounds.actions.plan import batch_text, planned
+from gradbounds.actions.remedies import Remedy, remedy, search_seconds
+from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
 from gradbounds.network_comparison import comparison_lines
@@ -37,7 +36,7 @@ from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
-from theory.mean_field.cost import prediction_cost
+from theory.mean_field.cost import Cost, prediction_cost
 from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
@@ -50,6 +49,10 @@ _DRAWS = 16
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
 
+# Changes that a search tests, by the estimate.
+_CHANGES = 8
+
+_WHOLE = "all requested tokens and attention samples"
 _CHEAPER = "A cheaper method of the theory is used here, to stay within time and memory"
 
 
@@ -74,9 +77,8 @@ def predict_stack(
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
-    began = time.thread_time()
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget, time.thread_time() - began)
+    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -119,18 +121,12 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _further(
-    chosen: Way | None, prediction: Prediction | None, budget: Budget, seconds: float
-) -> tuple[Any, Remedy | None, str]:
-    """Return the exponents, and the change that evens out the layers as an object and as text.
-
-    The prediction took so many seconds.
-    """
+def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
+    """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
-    pace = seconds / chosen.cost.seconds
-    slopes = _exponents(chosen, prediction, budget, pace)
-    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen, pace)
+    slopes = _exponents(chosen, prediction, budget)
+    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -147,48 +143,32 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    At most one small batch is predicted for timing, of the network that takes longest.
+    The exponents and the search for a change of one network are included.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
-    budget = Budget.of(max_time, memory)
-    lengths = given.get("tokens")
-    each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
-    stacks = [*(of.read(fields)[0] for fields in each), *(of.compared(each[0], key) for key in variants(compare))]
-    rows, lines, pace = [], [], _pace(stacks, patterns, budget)
-    for stack in stacks:
-        row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}
-        try:
-            chosen = chosen_way(stack, patterns, budget)
-            check(chosen, budget, pace if budget.is_clocked else 1.0)
-        except (OverBudgetError, NoRuleError) as error:
-            row["refused"] = str(error)
-            takes = [f"theory  {error}"]
-        else:
-            how = chosen.said or "all requested tokens and attention samples"
-            row |= {"seconds": pace * chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
-            takes = [
-                f"time    about {duration(row['seconds'])} on one core",
-                f"memory  about {format_bytes(chosen.cost.bytes)}",
-                f"method  {how}",
-            ]
-        if draws is not None or row["refused"]:
-            seconds, peak = _sampling_cost(stack, draws or _DRAWS)
-            takes.append(f"samples about {duration(seconds)} and {format_bytes(peak)} for {draws or _DRAWS} networks")
-        rows.append(row)
-        lines += [title(stack), *(f"  {line}" for line in takes)]
-    lines.append(BY_CLOCK)
-    return Result(about="what a prediction takes", values={"networks": rows}, lines=lines)
-
-
-def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> float:
-    """Return the measured time of the longest prediction on this machine divided by its estimate."""
-    ways = []
-    for stack in stacks:
-        with suppress(NoRuleError):
-            ways.append(chosen_way(stack, patterns, budget))
-    return max(ways, key=lambda each: each.cost.seconds).pace if ways else 1.0
+    budget, several = Budget.of(max_time, memory), isinstance(given.get("tokens"), tuple)
+    each = [{**given, "tokens": n} for n in sorted(set(given["tokens"]))] if several else [given]
+    stack, notes = of.read(each[-1])
+    named = {f"{fields['tokens']} tokens": of.read(fields)[0] for fields in each} if several else {"network": stack}
+    named |= {" ".join(key): of.compared(given, key) for key in variants(compare)}
+    rows, lines, whole = list[dict[str, Any]](), list[str](), Cost()
+    for name, network in named.items():
+        chosen, refused, _ = _way_or_reason(network, patterns, budget, coarse=False)
+        cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
+        if chosen and network is stack and not several:
+            search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
+            cost += (_larger(chosen, budget) or ({}, Cost()))[1] + Cost(search)
+        if not chosen or (draws and network is stack):
+            cost += Cost(*_sampling_cost(network, draws or _DRAWS))
+            how += f"; {draws or _DRAWS} sampled networks"
+        whole += cost
+        rows.append({"stack": network, "seconds": cost.seconds, "bytes": cost.bytes, "way": how})
+        lines.append(f"  {name}: {how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}")
+    at = batch_text(stack.sequences, " and ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
+    what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
+    return planned((stack, notes, of), at, what, whole, *lines, networks=rows)
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
@@ -197,30 +177,31 @@ def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> s
 
 
 def predicted(chosen: Way) -> Prediction:
-    """Predict a network; if a cheaper method than the requested one is used, report it before it starts.
-
-    Only a prediction with a long estimate is worth a measurement of its time.
-    """
-    cost = chosen.measured if chosen.cost.seconds > LONG else chosen.cost
+    """Predict a network; if a cheaper method than the requested one is used, report it before it starts."""
+    cost = chosen.cost
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
         return chosen.predicted()
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget, pace: float) -> Any:
-    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
+def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
+    """Return the arguments and the cost of predicting twice the width and the depth, or None if they take long."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
+    if (patterns and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
     arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
     larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
-    costs = [prediction_cost(network, **arguments) for network in larger]
-    soon = replace(budget, seconds=min(SOON, budget.seconds))
-    cost = reduce(add, costs)
-    if not soon.holds(cost):
+    cost = reduce(add, (prediction_cost(network, **arguments) for network in larger))
+    return (arguments, cost) if replace(budget, seconds=min(SOON, budget.seconds)).holds(cost) else None
+
+
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
+    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
+    if (larger := _larger(chosen, budget)) is None:
         return None
-    with shown("predicting twice the width and twice the depth", pace * cost.seconds):
+    arguments, cost = larger
+    with shown("predicting twice the width and twice the depth", cost.seconds):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 

@@ -32,8 +32,8 @@ _SECONDS, _MOST_SECONDS = 2.0, 20.0
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
 
-# How much further from 1, in the logarithm, a ratio that counts as less even is.
-_LESS_EVEN = 0.1
+LESS_EVEN = 0.1
+"""How much further from 1, in the logarithm, a ratio that counts as less even is."""
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
@@ -71,9 +71,7 @@ class Remedy:
         )
 
 
-def remedy(
-    stack: Stack, table: Columns, budget: Budget, own: Way | None = None, pace: float = 1.0
-) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
@@ -85,20 +83,17 @@ def remedy(
         table: theory's `layer_table` of the network.
         budget: limits of time and memory.
         own: the way in which the network itself was predicted.
-        pace: the time that this took divided by its estimate.
     """
     here = furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    seconds = own.cost.seconds if own else 0.0
-    limit = replace(
-        budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
-    )
+    most = search_seconds(own.cost.seconds if own else 0.0)
+    limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     before, not_advised = _own_token(stack, table)[0], ""
-    with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
+    with shown("testing changes that even out the layers", sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             try:
                 changed = layer_columns(chosen.predicted(), None)
@@ -115,6 +110,11 @@ def remedy(
             if change.first_over_last < EVEN:
                 break
     return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
+
+
+def search_seconds(own: float) -> float:
+    """Return the most seconds, by the estimate, of all changes of a network whose own prediction takes `own`."""
+    return max(_SECONDS, min(2.0 * own, _MOST_SECONDS))
 
 
 def change_of_batch(
@@ -184,7 +184,7 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """
     ordered = sorted(after, key=lambda name: after[name])
     sizes = {name: abs(math.log(ratio)) for name, ratio in before.items()}
-    less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + _LESS_EVEN]
+    less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + LESS_EVEN]
     lists = (("less even", less), ("unknown", [name for name in before if name not in after]))
     return " to ".join(f"{after[name]:.3g}x ({role(name)})" for name in (ordered[0], ordered[-1])) + "".join(
         f"; {word}: {', '.join(map(role, names))}" for word, names in lists if names
@@ -194,7 +194,7 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 def _evens_out(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     # Returns whether at least as many matrices become more even as become less even.
     nearer = [abs(math.log(before[name])) - abs(math.log(after[name])) for name in after if name in before]
-    return sum(each > _LESS_EVEN for each in nearer) >= sum(each < -_LESS_EVEN for each in nearer)
+    return sum(each > LESS_EVEN for each in nearer) >= sum(each < -LESS_EVEN for each in nearer)
 
 
 def _within(

@@ -1,6 +1,6 @@
 """The command-line flags of `gradbounds predict`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,27 +21,27 @@ Changes = network(Stack(), several=("tokens",))
 
 NEEDS = {
     "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or like or config",
-    "learning_rate": "batch",
+    "learning_rate": "batch or like or config",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
-    "dry_run": (("bound", "logged"), ", which take seconds."),
+    "dry_run": (("bound", "two logs"), ", which take seconds."),
     "bound": (
         ("batch", "first_step", "draws", "compare", "patterns", "all"),
         "; it concerns the theory of one network.",
     ),
     "batch": (
-        ("draws", "first_step", "sequences", "several tokens"),
+        ("draws", "first_step", "sequences", "several values of --tokens"),
         "; it concerns step 1 of a run.",
     ),
-    "compare": (("logged", "learning_rate", "several tokens"), "; give the change as a flag: --depth 24."),
-    "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it concerns only step 1."),
-    "text": (("bound", "draws", "first_step", "several tokens"), "; it is the text of step 1 of a run."),
-    "several tokens": (
+    "compare": (("logged", "learning_rate", "several values of --tokens"), "; give the change as a flag: --depth 24."),
+    "learning_rate": (("logged", "patterns", "all", "max_time", "memory"), "; it concerns only step 1."),
+    "text": (("bound", "draws", "first_step", "several values of --tokens"), "; it is the text of step 1 of a run."),
+    "several values of --tokens": (
         ("draws", "bound", "first_step", "all"),
         "; these accept one number of tokens.",
     ),
-    "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
+    "layers": (("batch", "bound", "first_step", "several values of --tokens"), "; it adds tables to the card."),
     "two logs": (("text", "patterns", "all", "max_time", "memory"), "; theory judges two logs by a quick estimate."),
 }
 """The flags that require or exclude others, and why; docs/configurations.md lists them."""
@@ -95,7 +95,8 @@ class Predict(ModelFlags):
     ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     learning_rate: Annotated[
-        float | None, optional("predict the change of the loss in step 1 at learning rate R; requires --batch", "R")
+        float | None,
+        optional("change of the loss in step 1 at learning rate R, for --batch or the card's batch", "R"),
     ] = None
     warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
 
@@ -115,25 +116,28 @@ class Predict(ModelFlags):
             raise ValueError("logged must be followed by a log, or two.")
         also = {
             "batch or like or config": self.batch is not None or of.is_model,
-            "first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes,
-            "two logs": len(logs) > 1,
+            "first_step or learning_rate": steps, "several values of --tokens": several,
+            "sequences": "sequences" in changes, "two logs": len(logs) > 1,
         }  # fmt: skip
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
-        of_step = self.batch is not None or (of.is_model and not (self.layers or self.all or self.draws))
-        listed = self.compare == () and not (self.layers or self.all or self.draws)
+        of_step = self.batch is not None or (of.is_model and not self.draws)
+        listed = self.compare == () and not self.draws
         if (listed or (self.compare and of_step)) and not (self.first_step or self.bound or several):
             from gradbounds.actions.compare import compare_steps
 
-            result = compare_steps(changes, of, self.compare or (), self.batch, self.text, plan=self.dry_run, **limits)
+            result = compare_steps(
+                changes, of, self.compare or (), self.batch, self.text, plan=self.dry_run,
+                layers=self.layers or self.all, every_layer=self.all, **limits,
+            )  # fmt: skip
             if result is not None:
                 return result
-        elif self.batch is not None:
+        elif self.batch is not None or self.learning_rate is not None:
             return self._of_batch(changes, self.batch, logs, limits)
-        if self.dry_run and not self.first_step:
+        if several and self.dry_run:
             from gradbounds.actions.predict import predict_plan
 
-            return predict_plan(changes, of, compare=self.compare or (), draws=self.draws, **limits)
+            return predict_plan(changes, of, **limits)
         if several:
             from gradbounds.actions.lengths import predict_lengths
 
@@ -149,39 +153,48 @@ class Predict(ModelFlags):
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare or ()))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
-                plan=self.dry_run, **limits,
+                plan=self.dry_run, of=of, **limits,
             )  # fmt: skip
         from gradbounds.actions.card import model_card
 
         return model_card(
             changes, of, text=self.text, layers=self.layers, every_layer=self.all, compare=self.compare or (),
-            draws=self.draws, seed=self.seed, **limits,
+            draws=self.draws, seed=self.seed, plan=self.dry_run, **limits,
         )  # fmt: skip
 
-    def _of_batch(self, changes: dict[str, Any], batch: int, logs: list[Path], limits: dict[str, Any]) -> "Result":
-        """Predict step 1 from a batch, compare it with a log, or compare two logs."""
+    def _of_batch(
+        self, changes: dict[str, Any], batch: int | None, logs: list[Path], limits: dict[str, Any]
+    ) -> "Result":
+        """Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs."""
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
-        if len(logs) > 1:
+        if len(logs) > 1 and batch is not None:
             from gradbounds.actions.logged_pair import compare_logs, judged_quickly
 
             stack, notes = self.description.read(changes)
             tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
             judge = partial(judged_quickly, {**changes, "tokens": tokens}, batch, self.description)
             return compare_logs(logs, batch, tokens, logged_as=self.logged_as, judge=judge)
-        asked = resolve_batch(changes, self.description, text=self.text, **limits)
+        if batch is None:
+            from gradbounds.actions.card import BATCH, at_context
+
+            batch, asked = BATCH, at_context(changes, self.description, limits, self.text)
+            asked = replace(asked, of_tokens=f"{asked.of_tokens}, as on the card (--batch S)")
+        else:
+            asked = resolve_batch(changes, self.description, text=self.text, **limits)
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
 
             return predict_rate(
-                asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps
-            )
+                asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
+                plan=self.dry_run,
+            )  # fmt: skip
         if not logs:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
             return predict_batch(asked, batch, self.description, **limits)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(
-            asked.given, batch, self.description, logs[0], logged_as=self.logged_as,
+            asked.given, batch, self.description, logs[0], logged_as=self.logged_as, plan=self.dry_run,
             text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

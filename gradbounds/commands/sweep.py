@@ -23,7 +23,7 @@ WITH_TABLE = ("compare", "relax")
 _PRESETS = (*PRESETS, *WITH_TABLE)
 Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
-_NEEDS = {"along": "preset relax", "values": "preset relax"}
+_NEEDS = {"along": "--preset relax", "values": "--preset relax"}
 _OF_RUNS = (
     "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "blocks_at_once", "memory",
     "land_every", "resume",
@@ -33,9 +33,9 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("dask",), ", because it measures this machine."),
     "workers": (("the address of a scheduler",), ", which has its own workers."),
     "file": (("preset",), ": give one of them."),
-    "config and like": (("file", *(f"preset {name}" for name in PRESETS)), ", which define their own networks."),
+    "--config and --like": (("file", *(f"--preset {name}" for name in PRESETS)), ", which define their own networks."),
     **{
-        f"preset {name}": (
+        f"--preset {name}": (
             _OF_RUNS,
             "; it accepts fields, a model, draws, seed, workers, out, along, values and dry_run.",
         )
@@ -132,7 +132,7 @@ class Sweep(ModelFlags):
         Raises:
             ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
         """
-        also = {f"preset {self.preset}": self.preset is not None, "config and like": self.description.is_model}
+        also = {f"--preset {self.preset}": self.preset is not None, "--config and --like": self.description.is_model}
         also |= {"the address of a scheduler": ":" in (self.dask or "")}
         check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
         if self.preset in WITH_TABLE:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from gradbounds.actions.batch import DISTINCT
+from gradbounds.actions.plan import DISTINCT
 from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, field_value
 from gradbounds.units import seconds_of

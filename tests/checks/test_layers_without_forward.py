@@ -281,7 +281,7 @@ def test_entries_that_are_far_too_large_in_all_layers_are_a_note(probed):
     (("nope_of_mine.py:make",), r"^gradbounds: factory must be importable, but there is no file nope_of_mine\.py in /"),
     (("dicts_of_mine.py:helthy",), r"dicts_of_mine\.py has no 'helthy'\. Did you mean healthy\?"),
     (("dicts_of_mine.py:healthy", "--against", "encoder-pre"), "--against requires two functions without arguments"),
-    (("dicts_of_mine.py:healthy", "--seeds", "3"), "seeds requires against, or a factory of a width and a depth"),
+    (("dicts_of_mine.py:healthy", "--seeds", "3"), "seeds requires --against, or a factory of a width and a depth"),
 ])  # fmt: skip
 def test_mistaken_names_are_one_line(probed, arguments, message):
     code, (said,) = probed(*arguments)

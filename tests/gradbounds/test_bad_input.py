@@ -51,11 +51,11 @@ BAD = [
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("predict", "--like", "gpt2", "--drawn-by", "noex"), "nanochat, got 'noex'. Did you mean neox?"),
-    (("predict", "--drawn-by", "neox"), "--drawn-by requires config or like, got 'neox' without them."),
+    (("predict", "--drawn-by", "neox"), "--drawn-by requires --config or --like, got 'neox' without them."),
     (("predict", "--like", "gpt2", "--config", "x"), "--config cannot be combined with like: give one of them."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
     (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
-    (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires config or like, got x without them."),
+    (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires --config or --like, got x without them."),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (
@@ -69,17 +69,17 @@ BAD = [
     (("predict", "--tokens", "8", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
     (
         ("predict", "--tokens", "8", "16", "--draws", "4"),
-        "several tokens cannot be combined with draws; these accept one number",
+        "several values of --tokens cannot be combined with --draws; these accept one number",
     ),
     (
         ("predict", "--bound", "--draws", "4"),
-        "--bound cannot be combined with draws; it concerns the theory of one network.",
+        "--bound cannot be combined with --draws; it concerns the theory of one network.",
     ),
     (
         ("predict", "--bound", "--query-key-scale", "0.5"),
         "gradbounds claims T1 --all lists measurements of the bound where",
     ),
-    (("predict", "--bound", "--dry-run"), "--dry-run cannot be combined with bound, which take seconds."),
+    (("predict", "--bound", "--dry-run"), "--dry-run cannot be combined with --bound, which take seconds."),
     (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("predict", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (
@@ -127,11 +127,14 @@ BAD = [
     ),
     (("sweep", "--out", "NEW", "--file", "missing.toml"), "file must be a readable TOML file, got 'missing.toml'"),
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
-    (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file cannot be combined with preset"),
+    (
+        ("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"),
+        "--file cannot be combined with --preset",
+    ),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
     (
         ("sweep", "--preset", "compare", "--dtype", "float64"),
-        "cannot be combined with dtype; it accepts fields, a model",
+        "cannot be combined with --dtype; it accepts fields, a model",
     ),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
     (

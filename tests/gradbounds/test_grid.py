@@ -89,7 +89,7 @@ def test_a_sweep_takes_a_models_network():
     )
     assert_alike([Description(like="pythia-1.4b").read({"width": 256, "depth": 2})[0]], networks[:1])
     with pytest.raises(
-        ValueError, match="^config and like cannot be combined with preset deep, which define their own networks"
+        ValueError, match="^--config and --like cannot be combined with --preset deep, which define their own networks"
     ):
         parsed(["sweep", "--preset", "deep", *words]).run()
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gradbounds.commands.predict import EXCLUDES, NEEDS
+from gradbounds.flags import flag_text
 from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.placements import placements_at_a_glance
@@ -64,13 +65,9 @@ def flags_together() -> str:
     """Return a table of the flags of `predict` that require or exclude other flags."""
     lines = ["| flag of `predict` | requires | cannot be combined with |", "|---|---|---|"]
     for name in dict.fromkeys([*NEEDS, *EXCLUDES]):
-        needed = " or ".join(map(_flag, NEEDS[name].split(" or "))) if name in NEEDS else ""
-        lines.append(f"| {_flag(name)} | {needed} | {', '.join(map(_flag, EXCLUDES.get(name, ((), ''))[0]))} |")
-    return "\n".join(lines)
-
-
-def _flag(name: str) -> str:
-    return f"`--{name.replace('_', '-')}`" if name and " " not in name else name.replace("several", "several values of")
+        excluded = ", ".join(map(flag_text, EXCLUDES.get(name, ((), ""))[0]))
+        lines.append(f"| {flag_text(name)} | {flag_text(NEEDS[name]) if name in NEEDS else ''} | {excluded} |")
+    return re.sub("(--[a-z-]+[a-z])", r"`\1`", "\n".join(lines))
 
 
 def _listed(names: list[str]) -> str:

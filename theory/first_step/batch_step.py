@@ -37,6 +37,7 @@ from theory.first_step.prediction import moves_of_outputs
 from theory.first_step.rules import RULES, Rules, spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
+from theory.mean_field.cost import Cost
 from theory.mean_field.inputs import equal_weights, word_inputs
 from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.text_law import TextLaw
@@ -391,13 +392,18 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
     return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 
-def seconds_of(stack: Stack) -> float:
-    """Return the estimated computing time of one optimizer's step on one core, in seconds.
+def cost_of_steps(stack: Stack, optimizers: int, sequences: int) -> Cost:
+    """Return the estimated time on one core and memory of the steps of so many optimizers for a batch.
 
-    It is the sum of the two leading terms.
+    They are sums of the leading terms. A batch of at most 64 positions is sampled eight times, with one network each.
     """
-    networks = np.clip(_NUMBERS // (POSITIONS * stack.vocab), _LEAST, _MOST)
-    return float(networks * (4e-7 * POSITIONS * stack.vocab + 1e-3 * stack.depth * stack.heads))
+    n = min(POSITIONS, sequences * stack.tokens)
+    batches, networks = 1, float(np.clip(_NUMBERS // (POSITIONS * stack.vocab), _LEAST, _MOST))
+    if sequences * stack.tokens <= POSITIONS:
+        batches, networks = _MOST, 1.0
+    logits = networks * n * stack.vocab
+    layers = stack.depth * (2.5e-3 + 7.5e-6 * n**2 * (1 + (stack.ffn == "gated")))
+    return Cost(optimizers * batches * (layers + (5e-8 + 3.5e-9 * n) * logits), 96.0 * logits)
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:

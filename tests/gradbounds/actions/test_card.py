@@ -13,6 +13,7 @@ from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
 from gradbounds.actions import card, learning_rate, remedies
 from gradbounds.actions.batch import law_of
+from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, relative_updates
 from gradbounds.network_text import number_text, with_cosines
@@ -282,7 +283,10 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert [found_here["numbers"][name] for name in ("loss", "gradient norm")] == pytest.approx(
         [card["step_1"]["loss"], card["step_1"]["norm"]]
     )
-    adam = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1")["learning_rate"][1]
+    adam = found(capsys, *model[:2], "--learning-rate", "1")["learning_rate"][1]
+    assert adam == found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1")["learning_rate"][1]
+    assert main(["predict", *model[:2], "--learning-rate", "1"]) == 0
+    assert "\nfrom 64 sequences of 24 tokens, as on the card (--batch S)" in capsys.readouterr().out
     assert found_here["numbers"]["critical rate, AdamW"] == pytest.approx(adam["critical_rate"], rel=0.01)
     assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
     ends = by_layer(batch["layers"], "grad_W2")
@@ -290,9 +294,16 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after the change\n")
-    assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
+    assert re.search(r"\n  gradient norm +[\d.]+ \+- [\d.]+ +unknown\n", said) or too_sure["unknown"] is None
+    lines = [each for each in card["lines"] if "normal: " in each]
+    assert len(lines) == 2 and main(["predict", *model, "--batch", "64"]) == 0
+    assert set(lines) <= {*capsys.readouterr().out.splitlines()}, "the batch's view has the card's ranges"
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
+    words = (
+        r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)is \S+ times as large, (within|beyond) its error"
+    )
+    assert re.search(words, said) and "\n+-: standard deviation of one run.\nQuick estimates: " in said
     assert (
         said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
         and "unknown" not in said
@@ -343,3 +354,28 @@ def test_the_advised_change_has_the_numbers_of_compare(capsys):
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
     assert re.search(rf"\n  {change} .*{re.escape(effect)}(?s:.*)\n  placement=keel ", capsys.readouterr().out)
+
+
+def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
+    """The tables below a comparison have the numbers of `--batch` before and after the change."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PLAIN))
+    tables = []
+    for flags in (
+        ("--compare", "placement=post", "--all"),
+        ("--batch", "64", "--all"),
+        ("--batch", "64", "--all", "--placement", "post"),
+    ):
+        assert main(["predict", "--config", str(path), "--patterns", "4", *flags]) == 0
+        tables.append(re.findall(r"\n +\d+ +[\d.]+ .*", capsys.readouterr().out))
+    assert tables[0] == tables[1] + tables[2] and len(tables[0]) == 4
+
+
+def test_coarse_groups_make_a_range_lopsided():
+    line = FirstLine(11.0, 0.1, 3.45, 0.58)
+    gated = Stack(ffn="gated", activation="silu")
+    _, norm = normal_ranges(line, gated, (), texts=True, coarse=True)
+    assert norm == "normal: 2.29 to 5.02 (3.45 +- 0.58), text, token-group (up to +9%) and finite-width errors included"
+    assert normal_ranges(line, gated, (), texts=False)[1].endswith(
+        "to 4.61 (3.45 +- 0.58), finite-width error included"
+    )

@@ -39,10 +39,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
+    def once(stack, law, patterns, budget, *, coarse=False):
         key = stack, law and law.key, patterns, coarse
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -307,9 +307,9 @@ def test_bad_logs_are_one_line(tmp_path, capsys, content, error):
 
 def test_what_logged_stands_with(tmp_path, capsys):
     assert main(["predict", "--logged", "log"]) == 2
-    assert "logged requires batch" in capsys.readouterr().err
-    assert main([*TINY, "log", "--dry-run"]) == 2
-    assert "dry-run cannot be combined with logged" in capsys.readouterr().err
+    assert "--logged requires --batch, got" in capsys.readouterr().err
+    assert main([*TINY, "log", "log", "--dry-run"]) == 2
+    assert "--dry-run cannot be combined with two logs" in capsys.readouterr().err
 
 
 def test_norms_of_single_matrices(tmp_path, healthy):

@@ -31,9 +31,9 @@ def _predicted_once(scale):
     """Every network is, also those that may be a cause."""
     kept = {Stack(**FIELDS): scale}
 
-    def once(stack, law, patterns, budget, pace=None, **how):
+    def once(stack, law, patterns, budget, **how):
         if stack not in kept:
-            kept[stack] = scale_of_batch(stack, law, patterns, budget, pace, **how)
+            kept[stack] = scale_of_batch(stack, law, patterns, budget, **how)
         return kept[stack]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -282,7 +282,7 @@ def test_bad_words_are_one_line(tmp_path, capsys, words, error):
 def test_words_stand_with_a_log(tmp_path, capsys):
     for line in (TINY, TINY[:-2], ("probe", "encoder-post")):
         assert main([*line, "--logged-as", "sum"]) == 2
-        assert "--logged-as requires logged, got 'sum' without" in capsys.readouterr().err
+        assert "--logged-as requires --logged, got 'sum' without" in capsys.readouterr().err
     (tmp_path / "log").write_text(f"0 {16 * TOKENS:d} 0.5\n")
     assert main([*TINY, "--logged", str(tmp_path / "log"), "--logged-as", "sum", "square", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["logged_loss"] == 16.0

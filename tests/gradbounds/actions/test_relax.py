@@ -167,7 +167,7 @@ def test_what_a_preset_takes_is_said(capsys):
     said = capsys.readouterr().out.splitlines()
     assert [each.split()[0] for each in said] == ["cells", "draws", "time", "memory", "disk"]
     assert main([*line, "--engine", "dense"]) == 2
-    assert "preset compare cannot be combined with engine; it accepts fields" in capsys.readouterr().err
+    assert "--preset compare cannot be combined with --engine; it accepts fields" in capsys.readouterr().err
 
 
 def test_along_a_factor_from_zero():

@@ -1,0 +1,62 @@
+"""The description of a command's computation, with its time and memory, which `--dry-run` prints instead."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradbounds.described_network import Description
+from gradbounds.result import Result
+from gradbounds.units import duration, format_bytes
+from theory import Stack
+from theory.configurations import Note, model_type
+from theory.mean_field.cost import Cost
+from theory.stack import TITLES
+
+# The name for a text without a law, in which all tokens differ, and the default text law of other vocabularies.
+DISTINCT, ZIPF = "distinct", "zipf:1"
+
+# The bytes of a process with the libraries that a prediction loads.
+_LIBRARIES = 1.2e8
+
+_TEXTS = {None: (different := "tokens that all differ"), DISTINCT: different, "english": "English text",
+          ZIPF: "Zipf's law"}  # fmt: skip
+
+
+def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: str = "") -> str:
+    """Describe a batch in words; the source of its number of tokens follows this number.
+
+    >>> batch_text(64, 1024, "english"), batch_text(1, "16 and 8", None)
+    ('64 sequences of 1024 tokens, English text', '1 sequence of 16 and 8 tokens, tokens that all differ')
+    """
+    of_text = _TEXTS.get(text, f"text {text}")
+    return f"{sequences} sequence{'s' * (sequences > 1)} of {tokens} token{'s' * (tokens != 1)}{of_tokens}, {of_text}"
+
+
+def _named(stack: Stack, notes: Sequence[Note], of: Description) -> str:
+    # Return the name of a model, with the sizes of its network.
+    sizes = f"{TITLES[stack.placement]}, {stack.depth} layer{'s' * (stack.depth > 1)}, width {stack.width}"
+    name = of.like or model_type(notes)
+    return f"{name} ({sizes})" if name else sizes
+
+
+def planned(
+    network: tuple[Stack, Sequence[Note], Description], batch: str, what: str, cost: Cost, *lines: str, **values: Any
+) -> Result:
+    """Return the description of a computation and its cost, which is the estimate that the command announces.
+
+    Args:
+        network: the network, with the notes on its configuration and its description.
+        batch: its tokens, in words.
+        what: the computed numbers.
+        cost: estimated cost, without the libraries.
+        lines: further lines.
+        values: further values.
+    """
+    name = _named(*network)
+    return Result(
+        about=f"the cost of predicting {name}",
+        values={"stack": network[0], "seconds": cost.seconds, "bytes": cost.bytes, **values},
+        lines=[
+            f"{name}: {batch}", f"  computes  {what}", f"  time      about {duration(cost.seconds)} on one core",
+            f"  memory    about {format_bytes(cost.bytes + _LIBRARIES)}", *lines,
+        ],
+    )  # fmt: skip
