@@ -32,8 +32,8 @@ _ENDS = ", first / last layer"
 
 _QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
 _STEPS = (
-    "  AdamW moves every entry by the learning rate, whatever the size of its gradient; its critical rate is "
-    "{:.2g} times as large, {} its error (a factor of {:g})."
+    "  AdamW: steps do not depend on gradient sizes; its critical rate of step 1 becomes {:.2g} times as large, "
+    "{} its error ({:.2g}x)."
 )
 
 
@@ -167,10 +167,10 @@ def _summary(before: _Step, after: _Step) -> list[str]:
     norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
     evens = abs(ends[1] - ends[0]) > LESS_EVEN
     even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
-    first, last = map(math.exp, ends)
+    first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lines = [
         f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last "
-        f"layer at most {first:.2g}x -> {last:.2g}x apart)."
+        f"layer at most {first} -> {last} apart)."
     ]
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
     if rates[0] and rates[1]:
