@@ -41,7 +41,7 @@ from gradbounds.layer_summary import (
     share_rows,
     squared_norms,
 )
-from gradbounds.network_text import loss_of_head, number_text, other_codes
+from gradbounds.network_text import lacking_sizes, loss_of_head, number_text, other_codes, unread_line
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -49,7 +49,6 @@ from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
-from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
@@ -95,10 +94,8 @@ _FEWER = 0.69
 _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
 
-_SUBSTITUTE = (
-    "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
-    "unknown.\nYour own module: gradbounds probe FILE:NAME"
-)
+_IGNORED = "ignored on request"
+_WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
@@ -178,18 +175,19 @@ def model_card(
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
+    ignored = [note.field for note in notes if note.reason == _IGNORED]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
-        *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
+        *[_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run),
         *_change_lines(table, run, change, stack.tokens),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
-        *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
+        *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = _fitted(rows)
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
@@ -361,12 +359,8 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
     ]  # fmt: skip
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
-    lacking = ", ".join(
-        f"{note.field} = {note.value}"
-        for note in notes
-        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
-    )
-    return lines + [f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)
+    lacking = lacking_sizes(notes)
+    return [*lines, *unread_line(notes), *[f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)]
 
 
 def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
@@ -544,7 +538,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]
-        if note.what == "left out"
+        if note.what == "left out" and note.reason != _IGNORED
     )
     cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)
