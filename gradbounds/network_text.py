@@ -62,7 +62,7 @@ def network_lines(
     if has_theory:
         lines += [
             "Large-width theory: root mean square of gradient norms over random networks, "
-            f"for {sequences_text(stack)} of {tokens_text(stack)}",
+            f"for {sequences_text(stack)} of {tokens_text(stack.tokens)}",
             *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(stack, table),
             *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else []), "",
             *sampled_lines(stack, table), *trust_lines(stack, evidence),
@@ -122,9 +122,9 @@ def sequences_text(stack: Stack) -> str:
     return "one sequence" if stack.sequences == 1 else f"a batch of {stack.sequences} sequences"
 
 
-def tokens_text(stack: Stack) -> str:
-    """Return a stack's number of tokens as text."""
-    return f"{stack.tokens} token{'s' * (stack.tokens > 1)}"
+def tokens_text(tokens: int) -> str:
+    """Return a number of tokens as text."""
+    return f"{tokens} token{'s' * (tokens > 1)}"
 
 
 def _doubled(depth: int) -> list[int]:
@@ -268,7 +268,7 @@ def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
             )
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
-        f"Gradient norm, first layer / last layer, at {tokens_text(stack)}{whose}: {', '.join(texts)}."
+        f"Gradient norm, first layer / last layer, at {tokens_text(stack.tokens)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -343,7 +343,7 @@ def lacking_sizes(notes: Sequence[Note]) -> str:
     )
 
 
-def unread_line(notes: Sequence[Note], most: int = 8) -> list[str]:
+def unread_line(notes: Sequence[Note], most: int = 6) -> list[str]:
     """Name the keys that the model's class does not read, in one line, or in none.
 
     Args:

@@ -41,7 +41,7 @@ from gradbounds.layer_summary import (
     share_rows,
     squared_norms,
 )
-from gradbounds.network_text import lacking_sizes, loss_of_head, number_text, other_codes, unread_line
+from gradbounds.network_text import lacking_sizes, loss_of_head, number_text, other_codes, tokens_text, unread_line
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -178,14 +178,14 @@ def model_card(
     ignored = [note.field for note in notes if note.reason == _IGNORED]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
-        *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
+        *[f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
         *[_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run),
-        *_change_lines(table, run, change, stack.tokens),
+        *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
@@ -265,8 +265,9 @@ def _first_step_of_run(
     loss = loss_of(table)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
-    if asked.text is None:
-        return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
+    if asked.text is None or whole.tokens == 1:
+        where = "such a network" if whole.tokens > 1 else "sequences of one token"
+        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
     patterns, coarse = quick_sampling(whole, law, limits["patterns"])
     cost = cost_of_batch(whole, law, patterns, coarse=coarse)[0]
@@ -357,6 +358,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if any(n.field == SHARED_ENDS for n in notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
+        *["layers below: the decoder's"] * bool(encoder),
     ]  # fmt: skip
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
     lacking = lacking_sizes(notes)
@@ -396,8 +398,8 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
     reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     return [
-        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
-        f"normal ranges: --batch {BATCH} --text {ZIPF}",
+        f"At initialization: {of} of {tokens_text(stack.tokens)}"
+        + f" that all differ; normal ranges: --batch {BATCH} --text {ZIPF}" * (stack.tokens > 1),
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),
@@ -411,13 +413,15 @@ def _run_lines(
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
-    lines = [f"Step 1: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; your log: {_LOG_VIEW}"]
+    lines = [
+        f"Step 1: {BATCH} sequences of {tokens_text(first.tokens)}{other}, {by}{of_context}; your log: {_LOG_VIEW}"
+    ]
     runs = " at most)" if first.result is None or first.result.values["line"].is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
-        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
+        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     assert first.norm is not None and first.norm_deviation is not None
     low = COARSE * (first.coarse and stack.ffn == "gated")
@@ -478,7 +482,9 @@ def _change_of_step(
     return next(filter(None, tests), None)
 
 
-def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tokens: int) -> list[str]:
+def _change_lines(
+    table: Columns, run: Result | None, change: Remedy | None, tokens: int, *, has_loss: bool
+) -> list[str]:  # fmt: skip
     """Return one change that makes the layers even, with its effect and cost, or state that there is none.
 
     Args:
@@ -486,20 +492,21 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
         run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
         change: the change.
         tokens: number of tokens of the sequence.
+        has_loss: whether theory has the loss.
     """
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
-    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
+    loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
     # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
-    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens} tokens"
+    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens_text(tokens)}"
     ratios, *others = change.effect.split("; ")
     unknown = "".join(part for part in others if part.startswith("unknown"))
     rough = ", ".join(each for each in ("WQ", "WK") if each not in unknown)
     effect = "; ".join([ratios + f", {rough} +-30%" * bool(change.norms and rough), *others, of])
-    return [card_row(_EVENED, f"{change.words}: {effect}, {loss}; --compare {' '.join(as_flags(change.values))}")]
+    return [card_row(_EVENED, f"{change.words}: {effect}{loss}; --compare {' '.join(as_flags(change.values))}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -59,7 +59,7 @@ def compare_steps(
     seconds += len(RATES) * sum(map(seconds_of, stacks)) * (not is_list)
     of_text = _TEXTS.get(asked.text, f"text {asked.text}")
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
-    at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} tokens, {of_text}"
+    at = f"{sequences} sequence{'s' * (sequences > 1)} of {lengths} token{'s' * (lengths != '1')}, {of_text}"
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
@@ -124,9 +124,10 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[tuple[Mapping[str, floa
         f"  {'change':{widest}}     loss     norm  layers: gradient norm of the first / the last (1x = equal)",
         *[
             f"  {word:{widest}}  {'  '.join(f'{of[name]:7.4g}' if name in of else 'unknown' for name in names)}  "
-            + (effect(ratios[0], after) if after else why.partition(", above")[0])
+            + (effect(ratios[0], after) if after else why.partition(", above")[0] or "-")
             for word, (of, why), after in zip(words, steps, ratios, strict=True)
         ],
+        *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
         "", "Every number of one change, and its critical rates: --compare CHANGE",
     ]  # fmt: skip
 

@@ -389,7 +389,7 @@ class Reading:
             elif value is True and name in MATTER_WHEN_OFF:
                 self.neutral("the model's class always does this", name)
             elif self.is_unread(name):
-                self._say_unread(name, self.left.pop(name))
+                self.say_unread(name)
         return sorted(self.left)
 
     def is_unread(self, name: str) -> bool:
@@ -400,10 +400,18 @@ class Reading:
         is_own_code = not self.of.name or "model_type" not in self.given or "auto_map" in self.given
         return not is_own_code and not self.knows(name) and name not in _READ_BY_MASKS
 
-    def _say_unread(self, name: str, value: Any) -> None:
-        # Note a key that the class does not read, with the field that holds instead, unless both state the same.
-        near = get_close_matches(name, self.of.keys - self.given, n=1, cutoff=_MISSPELLED)
-        holds, held = self.held.get(name) or next(((each, self.of.defaults.get(each)) for each in near), ("", None))
+    def say_unread(self, name: str, always: Any = None) -> None:
+        """Note a key that the class does not read, with the field that holds instead, unless both state the same.
+
+        Args:
+            name: the key.
+            always: the value that the class always has; None if no such value is known.
+        """
+        near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, _MISSPELLED)
+        holds, held = self.held.get(name) or next(
+            ((each, self.of.defaults.get(each, always)) for each in near), ("", None)
+        )
+        value = self.left.pop(name)
         if holds and value == held:
             self.notes.append(Note.neutral(name, value, f"{holds} says it"))
         else:
@@ -417,6 +425,7 @@ class Reading:
         return (
             f"config must have only fields of its family, got {given}, with an unknown effect at initialization; "
             f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
+            f"{' A file for a Hugging Face class requires a model_type.' * ('model_type' not in self.given)}"
             f"{nearest(name, sorted(self.of.keys - self.given))}"
         )
 
