@@ -122,6 +122,14 @@ class Budget:
         limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
         return " and ".join(limits)
 
+    def larger(self, cost: Cost) -> list[str]:
+        """Name flags with limits of twice a cost that exceeds a limit, unless it takes over a day or all memory."""
+        twice = 2 * cost.seconds
+        enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
+        flags = [f"--max-time {enough}"] if cost.seconds > self.seconds else []
+        flags += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > self.bytes else []
+        return [f"{' '.join(flags)} allows it"] if cost.seconds < 86400.0 and cost.bytes < free_memory() else []
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -266,19 +274,13 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
     stack = way.stack
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
     how = f" with {way.arguments['patterns']} attention samples" if "patterns" in way.arguments else ""
-    takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
+    takes = f"theory would take about {price} for {stack.tokens} token{'s' * (stack.tokens > 1)}{how}"
     change = []
     if (fewer := tokens_within(stack, replace(budget, seconds=budget.seconds / pace))) is not None:
         change.append(f"--tokens {fewer} is within the limits")
-    twice = 2 * cost.seconds
-    enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
     if holds_words(stack):
         change.append("--embeddings untied predicts it with a separate output matrix")
-    longer = [f"--max-time {enough}"] if cost.seconds > budget.seconds else []
-    longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
-    if cost.seconds < 86400.0 and cost.bytes < free_memory():
-        change.append(f"{' '.join(longer)} allows it")
-    return f"{takes}, more than {budget.exceeded(cost)}" + "".join(f"; {suggestion}" for suggestion in change)
+    return f"{takes}, more than {budget.exceeded(cost)}" + "".join(f"; {each}" for each in change + budget.larger(cost))
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:

@@ -75,7 +75,7 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         )
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
-        f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
+        f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
             f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}"

@@ -13,6 +13,7 @@ from checks.trust import Trust
 from gradbounds.plain_text import table_lines
 from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
+from theory.configurations.classes import CLASSES
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import attends_randomly, has_experts, holds_words
@@ -61,7 +62,7 @@ def network_lines(
     if has_theory:
         lines += [
             "Large-width theory: root mean square of gradient norms over random networks, "
-            f"for {sequences_text(stack)} of {tokens_text(stack)}",
+            f"for {sequences_text(stack)} of {tokens_text(stack.tokens)}",
             *_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(stack, table),
             *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else []), "",
             *sampled_lines(stack, table), *trust_lines(stack, evidence),
@@ -121,9 +122,9 @@ def sequences_text(stack: Stack) -> str:
     return "one sequence" if stack.sequences == 1 else f"a batch of {stack.sequences} sequences"
 
 
-def tokens_text(stack: Stack) -> str:
-    """Return a stack's number of tokens as text."""
-    return f"{stack.tokens} token{'s' * (stack.tokens > 1)}"
+def tokens_text(tokens: int) -> str:
+    """Return a number of tokens as text."""
+    return f"{tokens} token{'s' * (tokens > 1)}"
 
 
 def _doubled(depth: int) -> list[int]:
@@ -267,7 +268,7 @@ def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
             )
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
-        f"Gradient norm, first layer / last layer, at {tokens_text(stack)}{whose}: {', '.join(texts)}."
+        f"Gradient norm, first layer / last layer, at {tokens_text(stack.tokens)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -301,11 +302,8 @@ def ratio_text(ratio: float, error: float) -> str:
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
     """State which code initializes the weights, which codes differ from it, and which sizes the file does not set."""
-    sizes = {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
-    lacking = ", ".join(
-        f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
-    )
-    lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
+    lacking = lacking_sizes(notes)
+    lacks = [f"The file does not set {lacking}; these are the defaults of its class."] * bool(lacking)
     others = [
         f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
         f"--drawn-by {name} predicts it."
@@ -334,12 +332,36 @@ def loss_of_head(stack: Stack) -> float:
     return math.log(stack.vocab) + stack.output_scale**2 / 2.0
 
 
+def lacking_sizes(notes: Sequence[Note]) -> str:
+    """List the sizes that the file does not set, with the defaults of its class, unless `unread_line` states them."""
+    named = [note.reason for note in notes if note.what == "unread"]
+    return ", ".join(
+        held
+        for note in notes
+        for held in [f"{note.field} = {note.value}"]
+        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"} and held not in named
+    )
+
+
+def unread_line(notes: Sequence[Note], most: int = 6) -> list[str]:
+    """Name the keys that the model's class does not read, in one line, or in none.
+
+    Args:
+        notes: notes on the configuration.
+        most: number of keys that are named; keys in whose place another value holds come first.
+    """
+    keys = sorted(map(str, (note for note in notes if note.what == "unread")), key=lambda each: "holds" not in each)
+    more = [f"{len(keys) - most} others (--layers)"] * (len(keys) > most)
+    return [f"Not read by {CLASSES[str(model_type(notes))].name}: {', '.join([*keys[:most], *more])}" for _ in keys[:1]]
+
+
 def note_lines(notes: Sequence[Note]) -> list[str]:
     """List the fields of a configuration that are not predicted, have default values, or have no effect."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
+        *unread_line(notes, len(notes)),
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
         *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),

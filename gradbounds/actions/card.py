@@ -42,7 +42,7 @@ from gradbounds.layer_summary import (
     share_rows,
     squared_norms,
 )
-from gradbounds.network_text import loss_of_head, other_codes
+from gradbounds.network_text import lacking_sizes, loss_of_head, other_codes, tokens_text, unread_line
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -50,7 +50,6 @@ from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
-from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import GATED_RANGE, LEAST_MEASURED, POSITIONS, RATE_RANGES, batch_steps
@@ -97,10 +96,8 @@ _FEWER = 0.69
 _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
 
-_SUBSTITUTE = (
-    "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
-    "unknown.\nYour own module: gradbounds probe FILE:NAME"
-)
+_IGNORED = "ignored on request"
+_WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
@@ -192,18 +189,19 @@ def model_card(
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
+    ignored = [note.field for note in notes if note.reason == _IGNORED]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
-        *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
+        *[f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"]
         * bool(of.is_model and how["compare"]),
-        *[_SUBSTITUTE] * (is_substitute := any(note.reason == "ignored on request" for note in notes)),
+        *[_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run),
-        *_change_lines(table, run, change, stack.tokens),
+        *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
-        *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
+        *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
     lines = _fitted(rows)
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
@@ -307,8 +305,9 @@ def _first_step_of_run(step: _StepAsked, of: Description, table: Columns, limits
     whole, text, law = step.stack, step.text, law_of(step.stack, step.text)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss_of(table), loss_deviation=deviation)
-    if step.asked.text is None:
-        return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
+    if step.asked.text is None or whole.tokens == 1:
+        where = "such a network" if whole.tokens > 1 else "sequences of one token"
+        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     try:
         result = quick_batch(step.asked, BATCH, of, **step.limits)
     except OverBudgetError:
@@ -401,14 +400,11 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if any(n.field == SHARED_ENDS for n in notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
+        *["layers below: the decoder's"] * bool(encoder),
     ]  # fmt: skip
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
-    lacking = ", ".join(
-        f"{note.field} = {note.value}"
-        for note in notes
-        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
-    )
-    return lines + [f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)
+    lacking = lacking_sizes(notes)
+    return [*lines, *unread_line(notes), *[f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)]
 
 
 def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
@@ -444,8 +440,8 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
     reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     return [
-        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
-        f"normal ranges: --batch {BATCH} --text {ZIPF}",
+        f"At initialization: {of} of {tokens_text(stack.tokens)}"
+        + f" that all differ; normal ranges: --batch {BATCH} --text {ZIPF}" * (stack.tokens > 1),
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),
@@ -466,7 +462,7 @@ def _run_lines(
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
-        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {stack.tokens} tokens")
+        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
@@ -509,7 +505,9 @@ def _change_of_step(
     return next(filter(None, tests), None)
 
 
-def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tokens: int) -> list[str]:
+def _change_lines(
+    table: Columns, run: Result | None, change: Remedy | None, tokens: int, *, has_loss: bool
+) -> list[str]:  # fmt: skip
     """Return one change that makes the layers even, with its effect and cost, or state that there is none.
 
     Args:
@@ -517,20 +515,21 @@ def _change_lines(table: Columns, run: Result | None, change: Remedy | None, tok
         run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
         change: the change.
         tokens: number of tokens of the sequence.
+        has_loss: whether theory has the loss.
     """
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
-    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
+    loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
     # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
-    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens} tokens"
+    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else f"for one sequence of {tokens_text(tokens)}"
     effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if change.norms else change.effect
     effect = effect.replace("; ", ", ")
     code = "in code: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
-    return [card_row(_EVENED, f"{change.words}: then {effect}; {of}, {loss}; {code}--compare {flags}")]
+    return [card_row(_EVENED, f"{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -573,7 +572,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]
-        if note.what == "left out"
+        if note.what == "left out" and note.reason != _IGNORED
     )
     cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)

@@ -189,9 +189,10 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
         *[
             f"  {word:{widest}}  "
             f"{'  '.join(f'{step.numbers[name]:7.4g}' if name in step.numbers else 'unknown' for name in names)}  "
-            + (effect(ratios[0], after) if after else step.unknown.partition(", above")[0])
+            + (effect(ratios[0], after) if after else step.unknown.partition(", above")[0] or "-")
             for word, step, after in zip(words, steps, ratios, strict=True)
         ],
+        *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
         "", "Every number of one change, and its critical rates: --compare CHANGE",
     ]  # fmt: skip
 

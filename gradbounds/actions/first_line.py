@@ -312,7 +312,13 @@ def scale_of_batch(
         cost = measured_batch(stack, law, patterns)
     if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
-            f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; use fewer --tokens or --patterns."
+            "; ".join(
+                [
+                    f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}",
+                    "fewer --tokens or --patterns take less",
+                    *budget.larger(cost),
+                ]
+            )
         )
 
     def scale() -> NoiseScale:

@@ -78,9 +78,7 @@ def stack_from_config(
     reading.notes += about
     values = _read_by(family, reading, tokens)
     if embeddings is not None:
-        if values["embeddings"] != embeddings:
-            reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
-            reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
+        reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
         values["embeddings"] = embeddings
     if code is not None:
         values |= _drawn_fields(code, reading, values | fields, fields)

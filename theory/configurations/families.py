@@ -73,6 +73,9 @@ def _always(**what: Any) -> Rule:
         for name, value in what.items():
             given = r.left.get(name)
             if given is not None and given != value:
+                if r.is_unread(name):
+                    r.say_unread(name, value)
+                    continue
                 raise ValueError(
                     f"{name} must be {value!r}, as in every model of this model_type, got {given!r}; --ignore "
                     f"{name} leaves it out."

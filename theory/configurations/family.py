@@ -22,6 +22,7 @@ ACTIVATIONS = {
 WIDTH = ("hidden_size", "n_embd", "d_model", "dim", "n_embed")
 DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "n_head_kv")
 HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size")
 EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 DEVIATION = ("initializer_range", "init_std")
@@ -186,12 +187,14 @@ def shared_heads(r: Reading, fields: Fields) -> None:
             support another head width.
     """
     heads = fields["heads"]
-    kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
+    kv = r.count(*_KEY_HEADS, default=heads) if r.knows("num_key_value_heads") else heads
     if heads % kv:
         whose = "" if "num_key_value_heads" in r.given else ", the class's default"
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
     fields["kv_heads"] = 0 if kv == heads else kv
-    given, usual = r.count("head_dim", default=None), r.in_file["width"] / heads
+    reads_width = r.of.own_heads or r.of.rope is not None or not r.is_unread("head_dim")
+    given = r.count("head_dim", default=None) if reads_width else None
+    usual = r.in_file["width"] / heads
     if given is not None and given != usual:
         if not r.of.own_heads:
             raise ValueError(
@@ -228,7 +231,7 @@ def _window(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("sliding_window"):
         window = r.number("sliding_window", default=None)
         used = r.take("use_sliding_window", default=True) if r.knows("use_sliding_window") else True
-    else:
+    elif not r.is_unread("sliding_window"):
         r.neutral("its class has no windows", "sliding_window", "use_sliding_window")
     r.neutral(
         LENGTH, "max_window_layers", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from theory.configurations.classes import CLASSES, ModelClass
+from theory.configurations.classes import ModelClass
 from theory.configurations.training_codes import Scales
-from theory.configurations.unread import OF_OTHERS
 from theory.stack.registry import nearest
 
 Fields = dict[str, Any]
@@ -63,8 +63,6 @@ SAID_ELSEWHERE = {
 }  # fmt: skip
 """Fields that change nothing at initialization in any family, grouped by reason."""
 
-_KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values()))
-
 # What is true or false in any family; the defaults of a class tell which fields of its own are.
 _SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
 
@@ -79,6 +77,12 @@ MATTER_WHEN_OFF = {
     "normalize_before": "the norms would then have other positions",
 }
 """Fields of other people's code that change the network if they are false, with the reason."""
+
+# Which the masks of every class read, although no configuration class names it.
+_READ_BY_MASKS = ("is_causal",)
+
+# The least likeness of a key to that of which it is a misspelling; intermediate and intermidiate_size have 0.85.
+_MISSPELLED = 0.8
 
 # What the classes that predict words end with.
 _OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel")
@@ -113,7 +117,7 @@ class Note:
 
     field: str
     value: Any
-    what: Literal["neutral", "left out", "default", "drawn", "older"]
+    what: Literal["neutral", "left out", "unread", "default", "drawn", "older"]
     reason: str
 
     @classmethod
@@ -127,6 +131,8 @@ class Note:
         if self.what == "older":
             return f"{self.field} {self.value} {self.reason}"
         value = _short(self.value)
+        if self.what == "unread":
+            return f"{self.field} = {value}{f' ({self.reason} holds)' * bool(self.reason)}"
         what = "the class's default" if self.what == "default" else self.what
         return f"{self.field} = {value} is {what}: {self.reason}"
 
@@ -176,6 +182,7 @@ class Reading:
         self.scales = Scales(0.0)  # which a family's rules find
         self.sizes = sizes or {}
         self.in_file: dict[str, int] = {}
+        self.held: dict[str, tuple[str, Any]] = {}  # the class's field and its value, by other codes' names
         for name, value in config.items():
             switch = name in _SWITCHES or isinstance(self.of.defaults.get(name), bool)
             if switch and not (value is None or (isinstance(value, int) and value in (0, 1))):
@@ -209,6 +216,7 @@ class Reading:
         Raises:
             ValueError: the field has no value and no default, or two of its names have different values.
         """
+        others = [name for name in names if name in self.left]
         names = tuple(name for name in names if self.knows(name)) or names
         given = {name: self.left.pop(name) for name in names if name in self.left}
         values = [value for value in given.values() if value is not None]
@@ -216,9 +224,11 @@ class Reading:
             raise ValueError(
                 f"{' and '.join(given)} must be one number, got {' and '.join(map(repr, given.values()))}."
             )
+        defaulted = next((name for name in names if self.of.defaults.get(name) is not None), None)
+        holds = next(iter(given), defaulted or names[0])
+        self.held |= dict.fromkeys(others, (holds, values[0] if values else self.of.defaults.get(holds)))
         if values:
             return values[0]
-        defaulted = next((name for name in names if self.of.defaults.get(name) is not None), None)
         if defaulted is not None and not given:
             value = self.of.defaults[defaulted]
             self.notes.append(Note(defaulted, value, "default", "the file has none"))
@@ -370,29 +380,43 @@ class Reading:
         for reason, names in SAID_ELSEWHERE.items():
             self.neutral(reason, *names)
         self.neutral("it is a token id", *(name for name in self.left if name.endswith(_OF_TOKENS)))
-        self.neutral("the class of this model_type does not read it", *filter(self._unread_by_class, self.left))
         for name, value in list(self.left.items()):
+            is_off = value is None or (not value and name not in MATTER_WHEN_OFF)
             if name in self.of.defaults and value == self.of.defaults[name]:
                 self.neutral("it is the default of the class", name)
-            elif not value and name not in MATTER_WHEN_OFF and not _is_zero(value) and not self.of.defaults.get(name):
+            elif is_off and not (_is_zero(value) and self.knows(name)) and not self.of.defaults.get(name):
                 self.neutral("it is switched off", name)
             elif value is True and name in MATTER_WHEN_OFF:
                 self.neutral("the model's class always does this", name)
+            elif self.is_unread(name):
+                self.say_unread(name)
         return sorted(self.left)
 
-    def _unread_by_class(self, name: str) -> bool:
-        """Return whether a key can be ignored because the model's class does not read it.
+    def is_unread(self, name: str) -> bool:
+        """Return whether the model's class ignores a key, and with it the value that the file states.
 
-        A key is not ignored if it looks misspelled, or if networks differ in it even where a class does not read it.
-        Nor is it ignored if the file comes with its own code or has no `model_type`, because unknown code may read the
-        key.
+        No key counts as unread in a file with its own code or without a `model_type`, because unknown code may read it.
         """
-        if not self.of.name or name in self.of.keys or name in MATTER_WHEN_OFF:
-            return False
-        if _is_zero(self.left[name]):  # the size of what is absent
-            return True
-        is_of_class = "model_type" in self.given and "auto_map" not in self.given
-        return is_of_class and name not in _KEYS_OF_CLASSES | OF_OTHERS and not nearest(name, self.of.keys - self.given)
+        is_own_code = not self.of.name or "model_type" not in self.given or "auto_map" in self.given
+        return not is_own_code and not self.knows(name) and name not in _READ_BY_MASKS
+
+    def say_unread(self, name: str, always: Any = None) -> None:
+        """Note a key that the class does not read, with the field that holds instead, unless both state the same.
+
+        Args:
+            name: the key.
+            always: the value that the class always has; None if no such value is known.
+        """
+        near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, _MISSPELLED)
+        holds, held = self.held.get(name) or next(
+            ((each, self.of.defaults.get(each, always)) for each in near), ("", None)
+        )
+        value = self.left.pop(name)
+        if holds and value == held:
+            self.notes.append(Note.neutral(name, value, f"{holds} says it"))
+        else:
+            instead = f"the default of {holds}" if held is None else f"{holds} = {_short(held)}"
+            self.notes.append(Note(name, value, "unread", instead * bool(holds)))
 
     def _unknown(self, name: str, *others: str) -> str:
         if name in MATTER_WHEN_OFF:
@@ -401,6 +425,7 @@ class Reading:
         return (
             f"config must have only fields of its family, got {given}, with an unknown effect at initialization; "
             f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
+            f"{' A file for a Hugging Face class requires a model_type.' * ('model_type' not in self.given)}"
             f"{nearest(name, sorted(self.of.keys - self.given))}"
         )
 

@@ -72,12 +72,6 @@ _SIGNS = {
     "its inputs are parts of images": ("image_size", "mm_vision_tower"),
 }  # fmt: skip
 
-OF_OTHERS = frozenset(name for names in _SIGNS.values() for name in names) | {
-    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok", "n_group",
-    "mamba_d_state", "attention_chunk_size", "use_bidirectional_attention",
-}  # fmt: skip
-"""Keys of networks that are not read; they are an error in the file of a family that is read."""
-
 _ATTENTION = {"attention", "full_attention", "sliding_attention"}
 
 

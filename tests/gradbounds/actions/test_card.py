@@ -248,18 +248,40 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     path.write_text(json.dumps(PLAIN | {"architectures": ["GPT2ForSequenceClassification"]}))
     card = " ".join(found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"])
     assert "GPT2ForSequenceClassification (its loss is about outputs for a whole sequence)" in card
-    path.write_text(json.dumps(PLAIN | {"n_unknown": 3}))
-    card = " ".join(found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"])
-    assert card.startswith("NOT THE WHOLE MODEL") and "Ranges" not in card
+    path.write_text(json.dumps(PLAIN | {"n_unknown": 3, "n_embed": 8}))
+    card = found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"]
+    assert card[0].startswith("Without n_unknown (--ignore): numbers hold for the model without it; your own module")
+    assert "Not read by GPT2LMHeadModel: n_embed = 8 (n_embd = 64 holds)" in card
+    assert not any("Ranges" in line or "n_unknown" in line for line in card[1:])
     path.write_text(json.dumps({"model_type": "t5", "d_model": 64, "num_layers": 2, "num_decoder_layers": 1} | OF_T5))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert "2 encoder and 1 decoder layer, width 64" in lines[0] and "encoder_W" not in "".join(lines)
-    assert "tied head (theory: untied)" in " ".join(map(str.strip, lines[:2]))
+    assert "tied head (theory: untied), layers below: the decoder's" in " ".join(map(str.strip, lines[:2]))
+    deep = found(capsys, "--config", str(path), "--patterns", "2", "--depth", "4")["card"]["lines"]
+    assert any("if you use SGD" in line for line in deep) and "same loss" not in " ".join(deep)
     assert value_of(lines, "loss").startswith("unknown: the class ties both ends")
     assert (
         main(["predict", "--config", str(path), "--compare", "depth=2", "--batch", "4", "--text", "zipf:1"]) == 2
         and "--text distinct compares networks for tokens that all differ." in capsys.readouterr().err
     )
+
+
+def test_one_token_one_layer_and_a_chosen_head(capsys):
+    """Words and rows that only several tokens, several layers or the model's own head have."""
+    model = ("--like", "gpt2", "--width", "64", "--heads", "2", "--vocab", "64", "--patterns", "2")
+    untied = (*model, "--depth", "2", "--embeddings", "untied", "--tokens")
+    whole = " ".join(found(capsys, *untied, "1")["card"]["lines"])
+    assert "64 sequences of 1 token, " in whole and "repeated tokens in sequences of one token" in whole
+    assert not re.search(r"\b1 tokens|input_correlation|Not tested", whole)
+    flags = " ".join(found(capsys, "--width", "64", "--depth", "2", "--tokens", "1")["card"]["lines"])
+    assert "At initialization: one sequence of 1 token   loss" in flags
+    assert main(["predict", *model, "--depth", "1", "--tokens", "16", "--compare"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[4].split()[-1] == rows[5].split()[-1] == "-"
+    assert "-: one layer has no ratio of the first to the last layer" in rows
+    for flags in (("--batch", "4"), ("--compare", "depth=3")):
+        assert main(["predict", *untied, "16", "--memory", "1KB", *flags]) == 2
+        assert re.search(r"of --memory; fewer --tokens .*; --memory \S+GB allows it", capsys.readouterr().err)
 
 
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):

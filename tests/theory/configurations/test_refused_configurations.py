@@ -20,18 +20,18 @@ from theory.configurations import published, stack_from_config
         ({"model_type": "new", "text_config": {"hidden_size": 64}}, "text_config must have a model_type, because"),
         ({"model_type": "llava", "text_config": 3}, "text_config must be an object, got 3"),
         ({"model_type": "llava", "text_config": {"model_type": "t4"}}, "model_type must be one of .*, got 't4'"),
-        ({"hiden_size": 3, "model_type": "llama"}, "got hiden_size = 3, .* leaves it out. Did you mean hidden_size"),
-        (LLAMA | {"n_embd": 32}, "got n_embd = 32, with an unknown effect at .*; --ignore n_embd leaves"),
+        ({"auto_map": {}, "hiden_size": 3, "model_type": "llama"}, "got hiden_size = 3, .* Did you mean hidden_s"),
+        (LLAMA | {"auto_map": {}, "n_embd": 32}, "got n_embd = 32, with an unknown effect .*; --ignore n_embd"),
         (GPT2 | {"hidden_size": 32}, "hidden_size and n_embd must be one number, got 32 and 64"),
-        (LLAMA | {"type_vocab_size": 16}, r"got type_vocab_size = 16, .* leaves it out\.$"),
+        (LLAMA | {"auto_map": {}, "type_vocab_size": 16}, r"got type_vocab_size = 16, .* leaves it out\.$"),
         (LLAMA | {"is_causal": False}, "is_causal must be true, got False: tokens would then attend to later tokens"),
         (LLAMA | {"hidden_size": None}, "config must have hidden_size, got null"),
         (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),
         (BERT | {"tie_word_embeddings": None}, "tie_word_embeddings must be true or false, got null"),
-        (BERT | {"head_dim": 32}, "head_dim must be width / heads, 16, got 32: .* --ignore head_dim leaves"),
+        (BERT | {"auto_map": {}, "head_dim": 32}, "head_dim must be width / heads, 16, got 32: .* --ignore head_d"),
         (GEMMA3 | {"layer_types": ["full_attention"] * 2}, "layer_types must be as many words as layers, 3, got 2"),
         (LLAMA | {"model_type": "qwen2"}, "must divide num_attention_heads = 4, got 32, the class's default"),
-        (LLAMA | {"model_type": "starcoder2", "mlp_type": "gated"}, "mlp_type must be 'default', as in every model .*"),
+        (LLAMA | {"model_type": "starcoder2", "auto_map": {}, "mlp_type": "gated"}, "mlp_type must be 'default', as"),
         (GEMMA3 | {"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": "silu"}, "must be one activation"),
         (T5 | {"is_gated_act": True}, "is_gated_act must be False with feed_forward_proj = 'relu', got True"),
         (T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, "dense_act_fn must be"),
@@ -61,14 +61,36 @@ def test_what_is_refused(config, said):
         stack_from_config(config)
 
 
-def test_keys_that_a_class_does_not_read():
-    """Neutral, unless they are another network's or misspelled, a file brings code of its own, or is of no type."""
-    notes = stack_from_config(LLAMA | {"fused_kernel": "fast", "shared_expert_intermediate_size": 0})[1]
-    said = {note.field: note.what for note in notes}
-    assert said["fused_kernel"] == said["shared_expert_intermediate_size"] == "neutral"
-    for other in ({"auto_map": {}}, {"kv_lora_rank": 8}, {"num_key_value_head": 2}, {"type_vocab_size": 2}):
-        with pytest.raises(ValueError, match="^config must have only fields of its family, got"):
-            stack_from_config(LLAMA | {"fused_kernel": "fast"} | other)
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA | {"fused_kernel": "fast", "n_group": 0, "use_new_trick": False}, ["fused_kernel = 'fast'"]),
+        (LLAMA | {"hiden_size": 3}, ["hiden_size = 3"]),
+        ({"model_type": "llama", "num_layers": 12}, ["num_layers = 12 (num_hidden_layers = 32 holds)"]),
+        ({"model_type": "llama", "hiden_size": 512}, ["hiden_size = 512 (hidden_size = 4096 holds)"]),
+        ({"model_type": "gpt2", "n_embed": 64}, ["n_embed = 64 (n_embd = 768 holds)"]),
+        (LLAMA | {"n_embd": 32, "d_model": 64}, ["n_embd = 32 (hidden_size = 64 holds)"]),
+        (GEMMA3 | {"n_kv_heads": 2}, ["n_kv_heads = 2 (num_key_value_heads = 4 holds)"]),
+        (LLAMA | {"mup_base_width": 256, "kv_lora_rank": 8}, ["mup_base_width = 256", "kv_lora_rank = 8"]),
+        (LLAMA | {"num_experts": 8, "pre_norm": False}, ["num_experts = 8", "pre_norm = False"]),
+        (LLAMA | {"sliding_window": 2}, ["sliding_window = 2"]),
+        (BERT | {"head_dim": 32}, ["head_dim = 32"]),
+        (
+            LLAMA | {"model_type": "qwen3", "num_key_value_heads": 4, "use_qk_norm": False},
+            ["use_qk_norm = False (use_qk_norm = True holds)"],
+        ),
+        (GPT2 | {"model_type": "openai-gpt", "intermediate_size": 128}, ["intermediate_size = 128"]),
+    ],
+)
+def test_keys_that_a_class_does_not_read(config, said):
+    """They are named with what holds instead, and refused in files with their own code, which may read them."""
+    stack, notes = stack_from_config(config)
+    assert [str(note) for note in notes if note.what == "unread"] == said
+    names = [each.partition(" ")[0] for each in said]
+    assert stack == stack_from_config({name: value for name, value in config.items() if name not in names})[0]
+    if names != ["sliding_window"]:
+        with pytest.raises(ValueError, match="must"):
+            stack_from_config(config | {"auto_map": {}})
 
 
 def test_nearest_network_that_is_read():
@@ -143,6 +165,11 @@ def test_files(tmp_path):
         (BERT | {"add_cross_attention": True}, "add_cross_attention must be false, got True: attention to an encoder"),
         (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder must be false, got True"),
         ({"n_layer": 2, "n_head": 2, "n_embd": 8, "vocab_size": 9, "n_kv_head": 2}, "model_type must be one of "),
+        (
+            {"n_layer": 2, "n_head": 2, "n_embd": 8, "layer_norm_epsilon": 1e-5},
+            "config must have only fields of its family, got layer_norm_epsilon = 1e-05, with an unknown effect at "
+            "initialization; --ignore layer_norm_epsilon leaves it out. A file for a Hugging Face class requires",
+        ),
         (LLAMA | {"model_type": "bloom"}, "model_type must be one of "),
     ],
 )
@@ -158,5 +185,5 @@ def test_long_values_are_cut_in_what_is_said():
     notes = stack_from_config(LLAMA | {"rope_scaling": factors})[1]
     assert max(len(str(note)) for note in notes) < 400
     with pytest.raises(ValueError) as error:
-        stack_from_config(LLAMA | {"n_group": [1] * 500})
+        stack_from_config(LLAMA | {"auto_map": {}, "n_group": [1] * 500})
     assert len(str(error.value)) < 400
