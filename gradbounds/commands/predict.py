@@ -1,6 +1,6 @@
 """The command-line flags of `gradbounds predict`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -168,7 +168,7 @@ class Predict(ModelFlags):
             stack, notes = self.description.read(changes)
             tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
             judge = partial(judged_quickly, {**changes, "tokens": tokens}, batch, self.description)
-            return compare_logs(logs, batch, tokens, logged_as=self.logged_as, judge=judge)
+            return compare_logs(logs, batch, replace(stack, tokens=tokens), logged_as=self.logged_as, judge=judge)
         asked = resolve_batch(changes, self.description, text=self.text, **limits)
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
