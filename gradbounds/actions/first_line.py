@@ -67,6 +67,7 @@ class FirstLine:
         norm_deviation: standard deviation of one run's norm from `norm`, including theory's own error.
         shared: share of the matrices' squared gradient norm that is common to two sequences.
         is_bound: whether `loss_deviation` is only an upper bound.
+        drawn: standard deviation of the norm over weights and batches of one text, without theory's own error.
     """
 
     loss: float
@@ -75,6 +76,7 @@ class FirstLine:
     norm_deviation: float
     shared: float = 0.0
     is_bound: bool = False
+    drawn: float = 0.0
 
 
 def first_line(
@@ -88,22 +90,23 @@ def first_line(
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
     deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
-    shares = _of_networks(scale, batch, alike=None if law is not None else _alike(scale.stack))
-    shares += [error / norm if norm else 0.0]
+    drawn = _of_networks(scale, batch, alike=None if law is not None else _alike(scale.stack))
+    shares = [error / norm if norm else 0.0]
     of_tied = _OF_TIED_GATED if scale.stack.ffn == "gated" else _OF_TIED
-    # Of the norm that two sequences share, over networks.
-    of_shared = [(of_tied if scale.stack.embeddings == "tied" else _OF_LABELS) * scale.stack.width**-0.5]
-    if law is not None:
-        repeats = _deviation_of_repeats(law, batch, scale.stack.tokens)
-        of_shared += [_power(scale.stack) * part for part in (repeats, 0.5 * spread)]
-        shares += [_OF_GATED_TEXT] if scale.stack.ffn == "gated" else []
-        shares += [_OF_EXPERT_TEXT] if scale.stack.experts else []
     common, whole = (
         sum(float(np.nansum(part)) for part in parts.values()) for parts in (scale.product, scale.grad_sq(batch))
     )
     shared = min(1.0, common / whole) if whole else 0.0
-    shares += [shared * share for share in of_shared]
-    return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), shared, bound)
+    drawn += [shared * (of_tied if scale.stack.embeddings == "tied" else _OF_LABELS) * scale.stack.width**-0.5]
+    if law is not None:
+        power = shared * _power(scale.stack)
+        drawn += [power * _deviation_of_repeats(law, batch, scale.stack.tokens)]
+        shares += [power * 0.5 * spread, _OF_GATED_TEXT * (scale.stack.ffn == "gated")]
+        shares += [_OF_EXPERT_TEXT * bool(scale.stack.experts)]
+    of_draw = norm * float(np.linalg.norm(drawn))
+    return FirstLine(
+        scale.loss, deviation, norm, math.hypot(of_draw, norm * float(np.linalg.norm(shares))), shared, bound, of_draw
+    )
 
 
 def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | None) -> list[float]:

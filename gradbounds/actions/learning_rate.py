@@ -154,8 +154,7 @@ def predict_rate(
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
-            f"{f' of --text {asked.text}' * bool(asked.text)}:", "", *_table(steps, range_of), "",
+            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}:", "", *_table(steps, range_of), "",
             *_sentences(rate, warmup_steps, steps), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),

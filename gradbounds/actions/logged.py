@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,8 +49,8 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import Coarse
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
-# The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each.
-_BEYOND = 2.58
+BEYOND = 2.58
+"""The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
 
 # Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 #
@@ -72,6 +73,8 @@ _OF_EPSILON = 0.002
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+# The share of tokens without padding that is tested.
+_LEAST_SHARE, _MOST_SHARE = 0.25, 0.95
 # Usual loss scales of half precision, and usual weights of auxiliary losses.
 _LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
 MOST_CAUSES = 3
@@ -96,11 +99,13 @@ class Cause:
         words: description of the cause.
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
+        is_fitted: whether a free number lets the cause explain many logs; such causes are listed last.
     """
 
     words: str
     line: FirstLine
     tried: int = 1
+    is_fitted: bool = False
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
         """Return how many standard deviations the logged loss and norm are from this cause's predictions.
@@ -113,11 +118,15 @@ class Cause:
 
     def explains(self, logged: LogLine) -> bool:
         """Return whether logged loss and norm are within 2.58 standard deviations of this cause's predictions."""
-        return max(map(abs, self.offs(logged))) <= _BEYOND
+        return max(map(abs, self.offs(logged))) <= BEYOND
 
     def distance(self, logged: LogLine) -> float:
         """Return how far the logged numbers are from their predictions under this cause, in standard deviations."""
         return math.hypot(*self.offs(logged))
+
+    def order(self, logged: LogLine) -> tuple[bool, float]:
+        """Return the key by which causes are listed: fitted causes last, the nearest first."""
+        return self.is_fitted, self.distance(logged)
 
 
 @dataclass
@@ -310,7 +319,7 @@ def predict_logged(
 def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
     from figures.logged_step import logged_step  # late: it loads matplotlib
 
-    return logged_step(values, layers, _BEYOND)
+    return logged_step(values, layers, BEYOND)
 
 
 @dataclass(frozen=True)
@@ -361,9 +370,9 @@ def _judged(
         far = far_lines(layers, _FINE)
         return _Verdict(not far, far or [f"{_FINE}."])
     missing: list[str] = []
-    causes = [*_matrix_causes(healthy.line, layers, read), *_logging_causes(healthy.line, read, stack, theory.batch)]
+    causes = [*_matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
-    if loss < TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
+    if loss < TRAINED * uniform and not any(cause.explains(printed) and not cause.is_fitted for cause in causes):
         trained = [
             f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged.",
             f"Tested {len(causes)} other units and sums: in none would it be the loss of untrained weights.",
@@ -383,16 +392,16 @@ def _judged(
             far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
             texts = [] if far else texts
     causes += theory.others(given, printed, missing)
-    ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
+    ranked = [*texts, *sorted(causes, key=lambda cause: cause.order(printed))]
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
     is_missing = (
         _ANOTHER_TEXT in missing
-        and abs(off) <= _BEYOND
+        and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
-    if printed.step is None and off < -_BEYOND:
+    if printed.step is None and off < -BEYOND:
         doubts += ["because the log does not state its step, and later steps have a smaller loss"]
     lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
     if missing:
@@ -437,7 +446,7 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
     return [
         f"the {name} is {number / theory:.4g} times the prediction (19 of 20 runs: {low:{digits}} to {high:{digits}})"
         for (name, number, theory, low, high, digits), off in zip(pairs, healthy.offs(printed), strict=True)
-        if number is not None and abs(off) > _BEYOND
+        if number is not None and abs(off) > BEYOND
     ]
 
 
@@ -481,7 +490,7 @@ def _of_text(
         cause = Cause(words_of_cause, start[1])
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
-        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > _BEYOND:
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
             break
     return nearest
 
@@ -522,12 +531,19 @@ def _times(line: FirstLine, loss: float, norm: float) -> FirstLine:
     """Return a line with its loss and its norm multiplied, each with its deviation."""
     return replace(
         line, loss=line.loss * loss, loss_deviation=line.loss_deviation * loss, norm=line.norm * norm,
-        norm_deviation=line.norm_deviation * norm,
+        norm_deviation=line.norm_deviation * norm, drawn=line.drawn * norm,
     )  # fmt: skip
 
 
-def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
-    """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
+def logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
+    """Yield causes in which the network is as predicted but the log prints other numbers, such as sums.
+
+    Args:
+        line: predicted loss and norm, or those of another log of the same configuration.
+        read: the log that has other numbers.
+        stack: the network.
+        batch: number of sequences.
+    """
     printed = read.line
     times = partial(_times, line)
     for vocab in sorted({-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}):
@@ -562,12 +578,19 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
             k = float(min(numbers, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
             yield Cause(f"{part} {way.format(k)}", times(k ** (power * of_loss), k ** (power * of_norm)), len(numbers))
     if losses and printed.loss is not None:
-        excess, total = printed.loss - line.loss, sum(losses.values())
-        weight = min(_WEIGHTS, key=lambda weight: abs(weight * total - excess))
-        yield Cause(
-            f"the loss contains {weight:g} times the auxiliary losses of the log ({', '.join(losses)})",
-            replace(line, loss=line.loss + weight * total), len(_WEIGHTS),
-        )  # fmt: skip
+        # Each loss has its own weight, or none, and many losses share one.
+        alike = [(weight,) * len(losses) for weight in _WEIGHTS]
+        weights = [*itertools.product((0.0, *_WEIGHTS), repeat=len(losses))][1:] if len(losses) < 4 else alike
+        added = {each: sum(map(operator.mul, each, losses.values())) for each in weights}
+        nearest = min(added, key=lambda each: abs(added[each] - printed.loss + line.loss))
+        terms = " and ".join(f"{weight:g} times {name}" for weight, name in zip(nearest, losses, strict=True) if weight)
+        yield Cause(f"the loss contains {terms}", replace(line, loss=line.loss + added[nearest]), len(weights))
+    yield from _norm_causes(line, read, divisors)
+
+
+def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:
+    """Yield causes in which the log prints another norm: squared, clipped, of one device, or of padded sequences."""
+    printed = read.line
     if printed.norm is None:
         return
     if "square" not in read.settled:
@@ -581,6 +604,19 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
             f"the norm is logged after it was clipped at {threshold:g}",
             replace(line, norm=threshold, norm_deviation=threshold * _ROUND), len(THRESHOLDS),
         )  # fmt: skip
+    # The squared norm has a part that all sequences share and a part that is proportional to 1/batch.
+    for what, shared in (
+        ("is of one device's gradient, before the mean over {} devices", line.shared),
+        ("counts {0} times the parameters that {0} devices share", 0.0),
+    ):
+        roots = {k: math.sqrt(shared + k * (1.0 - shared)) for k in divisors}
+        if roots:
+            k = min(roots, key=lambda k: abs(math.log(printed.norm / line.norm / roots[k])))  # type: ignore[operator]
+            yield Cause(f"the norm {what.format(k)}", _times(line, 1.0, roots[k]), len(roots), is_fitted=True)
+    share = math.nan if printed.loss is None else printed.loss / line.loss
+    if _LEAST_SHARE < share < _MOST_SHARE:
+        words = f"loss and gradient are averaged over {1.0 / share:.3g} times as many tokens, such as padding"
+        yield Cause(words, _times(line, share, share), is_fitted=True)
 
 
 def _other_weights(

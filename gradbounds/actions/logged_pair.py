@@ -1,7 +1,7 @@
 """The comparison of the first steps of two training logs of one model (`gradbounds predict --logged A B`)."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,77 +10,93 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
-from gradbounds.actions.first_line import COARSE, first_line, quick_sampling, scale_of_batch, spread_of_texts
+from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.logged import MOST_CAUSES, THRESHOLDS, Cause, off_words
-from gradbounds.actions.logged_as import LoggedAs, has_line, reading
+from gradbounds.actions.logged import BEYOND, MOST_CAUSES, TRAINED, Cause, logging_causes, off_words
+from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import matrix_of, names_line
 from gradbounds.budget import Budget, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.result import Result
+from theory import Stack
 from theory.configurations.vectors import learned_vectors
 from theory.mean_field.text_law import TextLaw
 
-# The largest logarithm of a ratio that counts as agreement.
+# The largest relative difference of two logs that count as equal if theory does not judge them.
 #
 # Public logs of GPT-2 differ by 0.2% to 6% in the norm and by less than 1% in the loss.
 _NEAR = 0.05
-# The factor by which a parameter's ratio may differ from the median ratio, and the largest ratio of the numbers of
-# tokens with and without padding that is tested.
+# The factor by which a parameter's ratio may differ from the median ratio.
 #
 # Five seeds of four networks with 128 or 256 hidden units differ by up to 1.61, and their matrices by up to 1.44.
-_FAR, _MOST_PADDING = 1.7, 4.0
-# The relative rounding of a norm that was clipped to a threshold; the largest power of two that is tested as a number
-# of ranks: larger numbers are tested if they divide the batch.
-_ROUND, _MOST_RANKS = 1e-3, 2**10
+_FAR = 1.7
+_BOTH = (
+    "Each log alone is as predicted, because the range of one log also includes usual texts and theory's own error. "
+    "A likely cause of the difference is another text."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class PairCause:
-    """A usual reason why two runs of one model differ in step 1, with the ratios of losses and norms that it causes.
+class Judged:
+    """Theory's verdict on two logs, and the deviations of one run on a given text.
 
-    Causes of a higher `rank` are listed first: 1 if other numbers of the logs show the cause, -1 if it is fitted to the
-    ratio of losses.
+    Attributes:
+        lines: verdicts as text.
+        right: "first" and "second" for the logs that are as predicted.
+        loss: relative standard deviation of the loss over weights and batches.
+        norm: relative standard deviation of the gradient norm over weights and batches.
+        shared: share of the squared norm that two sequences have in common.
+        is_derived: whether the deviations are theory's; else two runs may differ by 5%.
     """
 
-    words: str
-    loss: float
-    norm: float
-    rank: int = 0
+    lines: Sequence[str] = ()
+    right: Sequence[str] = ()
+    loss: float = _NEAR / BEYOND / 2.0**0.5
+    norm: float = math.log1p(_NEAR) / BEYOND / 2.0**0.5
+    shared: float = 0.0
+    is_derived: bool = False
+
+    def line_of(self, other: LogLine) -> FirstLine:
+        """Predict loss and norm of a run from another run of one configuration on one text.
+
+        The law of the text is the same, so it adds no deviation. Weights and batches are drawn in each run.
+        """
+        loss, norm = other.loss or 1.0, other.norm or 1.0
+        return FirstLine(loss, 2.0**0.5 * self.loss * loss, norm, 2.0**0.5 * self.norm * norm, self.shared)
+
+    def limits(self, names: Sequence[str]) -> str:
+        """Describe in words by how much two runs differ at most."""
+        line = self.line_of(LogLine(None))
+        most = {"loss": BEYOND * line.loss_deviation, "gradient norm": math.expm1(BEYOND * line.norm_deviation)}
+        each = " and ".join(f"{most[name]:.1%} in the {name}" for name in names)
+        if not self.is_derived:
+            return f"{_NEAR:.0%} is the limit, because theory does not judge them"
+        return f"two runs of one text differ by at most {each} in 99 of 100 pairs, by the draw of weights and batches"
 
 
 def compare_logs(
-    files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = (),
-    judge: Callable[[Mapping[Path, LogLine]], tuple[list[str], list[str]]] | None = None,
+    files: Sequence[Path], batch: int, stack: Stack, *, logged_as: Sequence[str] = (),
+    judge: Callable[[Mapping[Path, LogLine]], Judged] | None = None,
 ) -> Result:  # fmt: skip
     """Compare loss and gradient norm of the first steps of two logs, and list the usual causes of such a difference.
 
-    A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
-    `judge` compares each log with theory if the two differ, as `judged_quickly` does.
+    A step has `batch` sequences of the network's tokens. `logged_as` states how the numbers of both logs were computed.
+    `judge` compares each log with theory, as `judged_quickly` does.
 
     Raises:
         ValueError: there are more than two logs, one cannot be read, or they have no number in common.
     """
     if len(files) != 2:
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
-    reads = [reading(read_log(file), LoggedAs.of(logged_as), batch * tokens) for file in files]
-    others = reads[1].line.parameters
-    # The layer is 0 for a parameter outside the layers.
-    table = pd.DataFrame(
-        [
-            (name, 1 + (matrix_of(name) or (-1, ()))[0], norm, others[name], norm / others[name])
-            for name, norm in reads[0].line.parameters.items()
-            if norm > 0 and others.get(name, 0.0) > 0
-        ],
-        columns=["name", "layer", "first", "second", "ratio"],
-    )
+    reads = [reading(read_log(file), LoggedAs.of(logged_as), batch * stack.tokens) for file in files]
+    table = _table(reads[0].line.parameters, reads[1].line.parameters)
     first, second = (
         _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)
     )
     pairs = {"loss": (first.loss, second.loss), "gradient norm": (first.norm, second.norm)}
     ratios = {name: None if None in pair else pair[0] / pair[1] for name, pair in pairs.items()}  # type: ignore[operator]
-    known = [ratio for ratio in ratios.values() if ratio is not None]
+    known = [name for name, ratio in ratios.items() if ratio is not None]
     if not known:
         raise ValueError(
             f"logged must be two logs that both have a loss, or both a norm, got {files[0]} and {files[1]}."
@@ -88,24 +104,27 @@ def compare_logs(
     # The furthest first.
     times = np.log(table["ratio"] / table["ratio"].median()).abs()
     far = table.loc[times[times > math.log(_FAR)].sort_values(ascending=False, kind="stable").index]
-    agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
-    judged, right = ([], []) if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))
-    causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
-    near, tried = _nearest(causes, right, *ratios.values()), len(causes)
+    judged = Judged() if judge is None else judge(dict(zip(files, (first, second), strict=True)))
+    lines = [_common(first, second), _common(second, first)]
+    agree = far.empty and Cause("", judged.line_of(lines[1])).explains(lines[0])
+    single = far if len(far) < len(table) / 2 else far.head(0)
+    tested = [] if agree else _causes(lines, reads, judged, single, batch, stack)
+    near = [row for row in tested if row[0].explains(row[1])][:MOST_CAUSES]
     return Result(
         about=f"step 1 of {files[0]} and {files[1]}",
-        tables={"causes": near.head(0) if agree else near, "parameters": table},
+        tables={"causes": _table_of_causes(near), "parameters": table},
         values={
-            "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree, "tried": tried,
-            "read_as": [read.lines for read in reads],
+            "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree,
+            "tried": sum(cause.tried for cause, _, _ in tested), "loss_deviation": judged.loss,
+            "norm_deviation": judged.norm, "read_as": [read.lines for read in reads],
         },
         lines=[
             *(f"{file}: {has_line({'loss': read.line.loss, 'gradient norm': read.line.norm})}, {read.line.facts()}."
               for file, read in zip(files, reads, strict=True)),
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.",
-            *judged, "",
-            *([_agreement(ratios)] if agree else _explained(near, tried, right)), *_of_parameters(table, far),
+            *judged.lines, "",
+            *_verdict(judged, known, agree), *_of_causes(tested, near), *_of_parameters(table, far),
         ],
         alarm=not agree,
     )  # fmt: skip
@@ -113,11 +132,10 @@ def compare_logs(
 
 def judged_quickly(
     given: Mapping[str, Any], batch: int, of: Description, logs: Mapping[Path, LogLine], seconds: float = 10.0
-) -> tuple[list[str], list[str]]:
+) -> Judged:
     """Compare each of two logs with a quick prediction of step 1.
 
-    The result has lines of text, and "first" and "second" for the logs that are as predicted. The initialization is
-    that of the known codes whose loss is nearest to the loss of one of the logs.
+    The initialization is that of the known codes whose loss is nearest to the loss of one of the logs.
 
     Args:
         given: fields of the network.
@@ -136,11 +154,15 @@ def judged_quickly(
             networks, key=lambda name: min((abs(loss_of_head(networks[name][0]) - x) for x in losses), default=0)
         )
         (stack, notes), law = networks[name], law_of(networks[name][0], asked.text)
+        if losses and max(losses) < TRAINED * math.log(stack.vocab):
+            return Judged(
+                ["Theory does not judge the two logs: their losses are below half of ln V, of trained weights."]
+            )
         patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
         with by_estimates():  # without timing a small batch, which has no coarse groups
             scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse)
     except ValueError as error:  # no rule, or it takes longer
-        return [f"Theory does not judge the two logs here: {error}", each], []
+        return Judged([f"Theory does not judge the two logs here: {error}", each])
     line = first_line(
         scale, batch, learned_vectors(stack, family_of(notes, of), notes), law, spread_of_texts(asked.text, stack.vocab)
     )
@@ -153,11 +175,24 @@ def judged_quickly(
     right = [
         log for log, verdict in zip(("first", "second"), verdicts.values(), strict=True) if verdict == "as predicted"
     ]
-    return [
+    lines = [
         "", f"Theory, a quick estimate for {stack.tokens} tokens, weights drawn by {name}: {line_text(healthy.line)}.",
         *(f"  {file}: {verdict}" for file, verdict in verdicts.items()),
         f"{each}{f' Add --drawn-by {name} for these weights.' * (name != of.drawn_by)}",
-    ], right  # fmt: skip
+    ]  # fmt: skip
+    return Judged(lines, right, line.loss_deviation / line.loss, line.drawn / line.norm, line.shared, is_derived=True)
+
+
+def _table(first: Mapping[str, float], second: Mapping[str, float]) -> pd.DataFrame:
+    # Return the norms of parameters that both logs have. The layer is 0 for a parameter outside the layers.
+    return pd.DataFrame(
+        [
+            (name, 1 + (matrix_of(name) or (-1, ()))[0], norm, second[name], norm / second[name])
+            for name, norm in first.items()
+            if norm > 0 and second.get(name, 0.0) > 0
+        ],
+        columns=["name", "layer", "first", "second", "ratio"],
+    )
 
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
@@ -166,85 +201,59 @@ def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
     return line if is_known else replace(line, norm=float(np.linalg.norm(table[column])))
 
 
-def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.DataFrame) -> list[PairCause]:
-    causes = [*_of_counts(batch, tokens)]
-    if first.norm is None or second.norm is None:
-        return causes
-    square = second.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
-    if not far.empty and square > 0:
-        words = f"gradients of single matrices differ in the first log ({names_line(far['name'])})"
-        causes.append(PairCause(words, 1.0, math.sqrt(square) / second.norm, rank=1))
-    share = first.loss / second.loss if first.loss and second.loss else 1.0
-    if _NEAR < abs(math.log(share)) < math.log(_MOST_PADDING):
-        log, ratio = ("first", 1.0 / share) if share < 1.0 else ("second", share)
-        over = f"averages loss and gradient over {ratio:.3g} times as many tokens, such as padding"
-        causes.append(PairCause(f"the {log} log {over}", share, share, rank=-1))
-    return [*causes, *_of_norms(first.norm, second.norm)]
+def _common(line: LogLine, other: LogLine) -> LogLine:
+    # Return a log's first step with the numbers that another log has as well.
+    return replace(line, loss=None if other.loss is None else line.loss, norm=None if other.norm is None else line.norm)
 
 
-def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
-    # Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks.
-    ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
-    ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
-    for log, other, power in (("first", "second", 1), ("second", "first", -1)):
-        for k in sorted(ranks):
-            whole, root, of = float(k) ** power, float(k) ** (0.5 * power), f"{k} ranks or accumulation steps"
-            either = f"instead of averaging them, or the {other} log divides them by {k} twice"
-            yield PairCause(f"the {log} log sums the gradients of {of} {either}", 1.0, whole)
-            yield PairCause(f"the {log} log sums loss and gradient of {of} {either}", whole, whole)
-            alone = f"the {log} log gives the norm of one rank's gradient, before the mean over {k} ranks"
-            yield PairCause(f"{alone}, or counts {k} times the parameters that {k} ranks share", 1.0, root)
-        for number, what in ((tokens, "a sequence"), (batch * tokens, "the batch")):
-            factor, of = float(number) ** power, f"the {number} tokens of {what} instead of averaging"
-            yield PairCause(f"the {log} log sums loss and gradient over {of}", factor, factor)
-            yield PairCause(f"the {log} log gives the gradient of a loss that sums over {of}", 1.0, factor)
-        yield PairCause(f"the {log} log gives the loss in bits", (1.0 / math.log(2.0)) ** power, 1.0)
+def _causes(
+    lines: Sequence[LogLine], reads: Sequence[Reading], judged: Judged, far: pd.DataFrame, batch: int, stack: Stack
+) -> list[tuple[Cause, LogLine, tuple[float, float]]]:
+    # Return the causes in one of two logs, its first step, and the ratios first / second that the cause gives.
+    #
+    # They are the causes of a single log, with the other log instead of a prediction. A log that is as predicted has
+    # no fault.
+    found = []
+    for k, log in enumerate(("first", "second")):
+        line, other = lines[k], judged.line_of(lines[1 - k])
+        causes = [] if log in judged.right else [*logging_causes(other, replace(reads[k], line=line), stack, batch)]
+        square = other.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
+        if k == 0 and not far.empty and square > 0 and line.norm is not None:
+            words = f"the gradients of single matrices differ ({names_line(far['name'])})"
+            causes.append(Cause(words, replace(other, norm=square**0.5)))
+        for cause in causes:
+            ratios = cause.line.loss / other.loss, cause.line.norm / other.norm
+            named = replace(cause, words=f"in the {log} log, {cause.words}")
+            found.append((named, line, ratios if k == 0 else (1.0 / ratios[0], 1.0 / ratios[1])))
+    # Ratios of single matrices show their cause.
+    return sorted(found, key=lambda row: ("single matrices" not in row[0].words, *row[0].order(row[1])))
 
 
-def _of_norms(first: float, second: float) -> Iterator[PairCause]:
-    # Yield causes in which one log has squared norms, or norms after clipping.
-    for log, norm, other, power in (("first", first, second, 1), ("second", second, first, -1)):
-        yield PairCause(f"the {log} log gives squared norms", 1.0, other**power)
-        for limit in THRESHOLDS:
-            if abs(norm / limit - 1.0) < _ROUND and other > limit:
-                words = f"the {log} log gives the norm after clipping at {limit:g}"
-                yield PairCause(words, 1.0, (limit / other) ** power, rank=1)
+def _table_of_causes(near: Sequence[tuple[Cause, LogLine, tuple[float, float]]]) -> pd.DataFrame:
+    rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in near]
+    return pd.DataFrame(rows, columns=["cause", "loss_ratio", "norm_ratio", "distance"])
 
 
-def _nearest(causes: Sequence[PairCause], right: Sequence[str], loss: float | None, norm: float | None) -> pd.DataFrame:
-    # Return the causes whose ratios are near the logs', with the larger of the two differences in logarithms.
-    rows = []
-    for cause in causes:
-        pairs = ((loss, cause.loss), (norm, cause.norm))
-        distance = max(abs(math.log(ratio / factor)) for ratio, factor in pairs if ratio is not None)
-        # A log that is as predicted has no fault, unless a fault of the other log has the same effect.
-        is_refuted = "or the " not in cause.words and any(cause.words.startswith(f"the {log} log") for log in right)
-        if distance <= _NEAR and not is_refuted:
-            rows.append((cause.words, cause.loss, cause.norm, distance, cause.rank))
-    table = pd.DataFrame(rows, columns=["cause", "loss_ratio", "norm_ratio", "distance", "rank"])
-    near = table.sort_values(["rank", "distance"], ascending=[False, True], kind="stable", ignore_index=True)
-    return near.head(MOST_CAUSES)
+def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:
+    # Say whether the two logs agree, by which limit, and why the verdicts on each alone may be others.
+    what = f"agree in {' and '.join(known)}" if agree else "differ"
+    missing = [name for name in ("loss", "gradient norm") if name not in known]
+    lines = [f"The logs {what}: {judged.limits(known)}."]
+    lines += [f"The {name} is not compared: one log has none." for name in missing]
+    lines += [_BOTH] * (not agree and len(judged.right) == 2)
+    return lines + [
+        f"Only the {log} log is as predicted: the other is just outside the range of one log, and the two are close."
+        for log in judged.right if agree and len(judged.right) == 1
+    ]  # fmt: skip
 
 
-def _agreement(ratios: dict[str, float | None]) -> str:
-    # Return which numbers agree, and which are missing.
-    missing = [name for name, ratio in ratios.items() if ratio is None]
-    what = " and ".join(name for name in ratios if name not in missing)
-    return f"The logs agree in {what} within {_NEAR:.0%}, as two seeds do." + "".join(
-        f" The {name} is not compared: one log has none." for name in missing
-    )
-
-
-def _explained(near: pd.DataFrame, tried: int, right: Sequence[str]) -> list[str]:
-    # Return the causes that give the ratios, and the number of tested ones.
-    if near.empty:
-        return [
-            f"The logs differ. {'Both are as predicted. ' * (len(right) == 2)}None of {tried} tested causes gives "
-            f"these ratios within {_NEAR:.0%}. "
-            "Compare each log with theory."
-        ]
-    return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
-        f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
+def _of_causes(tested: Sequence[tuple[Cause, LogLine, tuple[float, float]]], near: Sequence[Any]) -> list[str]:
+    # Return the causes that explain the ratios, and the number of tested ones.
+    number = sum(cause.tried for cause, _, _ in tested)
+    if not near:
+        return [f"None of {number} tested causes explains these ratios."] * (number > 0)
+    return [f"Causes that explain these ratios ({number} tested), nearest first:"] + [
+        f"  {cause.words}: loss ratio {loss:.4g}, norm ratio {norm:.4g}" for cause, _, (loss, norm) in near
     ]
 
 

@@ -27,8 +27,8 @@ def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: s
     >>> batch_text(64, 1024, "english"), batch_text(1, "16 and 8", None)
     ('64 sequences of 1024 tokens, English text', '1 sequence of 16 and 8 tokens, tokens that all differ')
     """
-    of_text = _TEXTS.get(text, f"text {text}")
-    return f"{sequences} sequence{'s' * (sequences > 1)} of {tokens} token{'s' * (str(tokens) != '1')}{of_tokens}, {of_text}"
+    counts = f"{sequences} sequence{'s' * (sequences > 1)} of {tokens} token{'s' * (str(tokens) != '1')}"
+    return f"{counts}{of_tokens}, {_TEXTS.get(text, f'text {text}')}"
 
 
 def _named(stack: Stack, notes: Sequence[Note], of: Description) -> str:

@@ -174,7 +174,7 @@ class Predict(ModelFlags):
             stack, notes = self.description.read(changes)
             tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
             judge = partial(judged_quickly, {**changes, "tokens": tokens}, batch, self.description)
-            return compare_logs(logs, batch, tokens, logged_as=self.logged_as, judge=judge)
+            return compare_logs(logs, batch, replace(stack, tokens=tokens), logged_as=self.logged_as, judge=judge)
         if batch is None:
             from gradbounds.actions.card import BATCH, at_context
 

@@ -99,10 +99,13 @@ def test_numbers_that_the_log_states_apart(tmp_path, healthy):
     assert scaled.to_frame()["cause"][0] == "the gradient is multiplied by the loss scale 3000 of half precision"
     unscaled = judged(tmp_path, healthy.loss, 1024 * healthy.norm, loss_scale=1)
     assert not unscaled.to_frame()["cause"].str.contains("loss scale").any()
-    added = judged(tmp_path, healthy.loss + 0.5, healthy.norm, z_loss=10.0, load_balancing_loss=40.0)
-    assert added.alarm and added.to_frame()["cause"][0] == (
-        "the loss contains 0.01 times the auxiliary losses of the log (z_loss, load_balancing_loss)"
-    )
+    for excess, terms in (
+        (0.5, "0.01 times z_loss and 0.01 times load_balancing_loss"),
+        (4.1, "0.01 times z_loss and 0.1 times load_balancing_loss"),
+        (1.0, "0.1 times z_loss"),
+    ):
+        added = judged(tmp_path, healthy.loss + excess, healthy.norm, z_loss=10.0, load_balancing_loss=40.0)
+        assert added.alarm and added.to_frame()["cause"][0] == f"the loss contains {terms}"
 
 
 def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
