@@ -34,7 +34,6 @@ For one token and Post-LN, the exact coefficient is 55/36 per layer (docs/finite
 """
 
 BiasClass = Literal["queries of a source", "queries", "others"]
-CLASSES: tuple[BiasClass, ...] = get_args(BiasClass)
 """The kinds of quantities that finite width changes by different amounts.
 
 Gradients of W^Q and W^K have one kind with a source and one without; all other quantities have the third.

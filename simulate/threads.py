@@ -6,6 +6,8 @@ from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
+_libraries = cache(ThreadpoolController)  # finding the libraries takes milliseconds
+
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
@@ -16,9 +18,3 @@ def one_numpy_thread() -> Iterator[None]:
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """Return the controller of the linear algebra libraries' threads; finding them takes milliseconds."""
-    return ThreadpoolController()

@@ -44,12 +44,10 @@ class Part:
 
 
 def read_parts(file: Path = FOLDER / "parts.toml") -> dict[str, Part]:
-    """The parts, by name."""
     return {name: Part(**fields) for name, fields in tomllib.loads(file.read_text(encoding="utf-8")).items()}
 
 
 def listing(parts: dict[str, Part]) -> Table:
-    """A table of the parts."""
     table = Table("part", "minutes", "about", box=None)
     for name, part in parts.items():
         minutes = f"{part.minutes:g}" if part.measured else f"{part.minutes:g}, estimated"
@@ -65,7 +63,6 @@ def forget(root: Path, part: Part) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one part, or all; or list them."""
     parser = argparse.ArgumentParser(prog="make evidence", description=__doc__)
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--list", action="store_true")

@@ -76,7 +76,6 @@ class Verdict:
 
 
 def read_mutants(path: Path = LIST) -> list[Mutant]:
-    """The mutants of a list."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     return [Mutant(name=name, **one | {"tests": tuple(one["tests"])}) for name, one in content.items()]
 

@@ -11,12 +11,6 @@ from gradbounds.explore.precomputed import answers
 from gradbounds.explore.prepared import FILE
 from simulate.runs.files import write_whole
 
-
-def main() -> None:
-    """Write the file of the package."""
+if __name__ == "__main__":
     text = json.dumps({"version": __version__} | answers(), separators=(",", ":"), allow_nan=False)
     write_whole(FILE, gzip.compress(text.encode(), mtime=0))  # without a date, so that the same answers are one file
-
-
-if __name__ == "__main__":
-    main()

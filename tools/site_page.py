@@ -10,11 +10,5 @@ from gradbounds.explore.page import page
 from gradbounds.explore.prepared import prepared
 from simulate.runs.files import write_whole
 
-
-def main() -> None:
-    """Write the file that is named."""
-    write_whole(Path(sys.argv[1]), page(prepared(), links=True).encode())
-
-
 if __name__ == "__main__":
-    main()
+    write_whole(Path(sys.argv[1]), page(prepared(), links=True).encode())

@@ -10,7 +10,6 @@ import pandas as pd
 from checks.models.alarm import Alarm, alarm_lines, folded
 from checks.models.exact_alarms import SAME_NUMBERS
 from checks.models.growth_theory import GrowthTheory
-from checks.models.layer_tables import profile_table
 from checks.models.reference import Reference, reference_of
 from checks.models.sections import (
     attention_lines,
@@ -107,10 +106,6 @@ class ProbeReport:
     def reference(self) -> Reference:
         """Return the measurements as a `Reference`, with which other modules can be compared."""
         return reference_of(self.name, self._measured.frame, self._measured.tests)
-
-    def profile(self) -> pd.DataFrame:
-        """Return a table of activations and gradients over the layers of several modules, for the probe's figure."""
-        return profile_table(self._measured.frame)
 
     def lines(self) -> list[str]:
         """Return the report as lines of text: the verdict, alarms, measurements, notes, and what was judged."""

@@ -48,7 +48,8 @@ def layer_columns(prediction: Prediction | None, samples: "Samples | None") -> d
     """Return the columns of `layer_table`."""
     quantities, columns = list[str](), {name: list[NDArray[Any]]() for name in _NUMBERS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
-        known, measured = _predicted(prediction, name), _measured(samples, name)
+        known = _predicted(prediction, name)
+        measured = estimate(samples[name].astype(float)) if samples is not None and name in samples else None
         if _SQUARE in name:
             known, measured = known and known.root(), measured and measured.root()
         count = max(np.size(estimated.mean) for estimated in (known, measured) if estimated is not None)
@@ -98,10 +99,6 @@ def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
         return None
     mean = np.asarray(prediction[name], dtype=float)
     return Estimate(mean, np.asarray(prediction.errors.get(name, np.zeros_like(mean)), dtype=float), 0)
-
-
-def _measured(samples: "Samples | None", name: str) -> Estimate | None:
-    return None if samples is None or name not in samples else estimate(samples[name].astype(float))
 
 
 def matrices(table: Columns) -> list[str]:

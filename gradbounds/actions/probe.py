@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.models.judge import probe
+from checks.models.layer_tables import profile_table
 from checks.models.reference import FILE
 from checks.models.report import ProbeReport
 from figures.coordinates import coordinates
@@ -90,7 +91,7 @@ def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = 
         values |= {"optimizer": found.optimizer, "parametrization": found.parametrization}
         figures["coordinates"] = lambda: coordinates(found.stepped.coordinates())
     elif "exponents" in tables:
-        figures["probe"] = lambda: drawn(found.profile())
+        figures["probe"] = lambda: drawn(profile_table(found.to_frame()))
         if out is not None:
             found.reference().save(out / FILE)
             below.append(f"Kept    {out / FILE}, for --against")

@@ -57,7 +57,9 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers
     estimate = plan(cells, draws=recipe.draws, workers=workers, limits=execution.limits)
-    memory, disk = free_memory(), shutil.disk_usage(_nearest_folder(out)).free
+    path = Path.cwd() if out is None else out.resolve()
+    there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    memory, disk = free_memory(), shutil.disk_usage(there).free
     lines = [
         f"cells   {estimate.cells}",
         f"draws   {estimate.draws} in {estimate.blocks} blocks",
@@ -72,8 +74,3 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
 
 def _beyond(count: float, there: float) -> str:
     return f", more than this machine has free ({format_bytes(there)})" if count > there else ""
-
-
-def _nearest_folder(out: Path | None) -> Path:
-    path = Path.cwd() if out is None else out.resolve()
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())

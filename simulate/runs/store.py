@@ -131,20 +131,6 @@ class Run:
             write_whole(path / MANIFEST, sealed(complete))
         return run
 
-    @property
-    def held(self) -> bool:
-        """Return whether a process currently writes into the run folder.
-
-        The result is true if this cannot be determined.
-        """
-        lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except (filelock.Timeout, OSError):
-            return True
-        lock.release()
-        return False
-
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Lock the run folder, so that only this process writes into it.

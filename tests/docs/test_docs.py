@@ -19,7 +19,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT
 
 
 def commands():
-    """Every command line that the pages show."""
     lines = [line.strip() for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
     shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     inline = [code for line in lines for code in re.findall(r"`(gradbounds [a-z][^`]*)`", line)]

@@ -84,7 +84,6 @@ LOGIT_MOVES = (0.5, 2.0)
 
 @lru_cache
 def words() -> np.ndarray:
-    """Token ids of the text, by frequency."""
     text = Path(TEXT).read_text(encoding="utf-8").split()
     ids = {word: k for k, (word, _) in enumerate(Counter(text).most_common(VOCAB))}
     return np.array([ids[word] for word in text if word in ids])
@@ -109,7 +108,6 @@ def stack(width: int, depth: int, kind: str) -> Stack:
 
 
 def problem(network: Stack, sequences: int, seed: int) -> Problem:
-    """A network and a batch."""
     generator = np.random.default_rng(seed)
     starts = generator.choice((len(words()) - 1) // TOKENS, sequences, replace=False) * TOKENS
     windows = torch.as_tensor(words()[starts[:, None] + np.arange(TOKENS + 1)])

@@ -87,7 +87,6 @@ def compared(stack: Stack, draws: list[dict[str, float]], theory: dict[str, floa
 
 
 def case(name: str) -> dict[str, object]:
-    """Theory and networks of one case."""
     stack = Stack(**BASE | CASES[name])
     tied = stack.embeddings == "tied"
     theory = noise_scale(stack, patterns=8 if tied else 32, grouped=tied, max_time=200.0)

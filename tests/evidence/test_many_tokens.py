@@ -29,7 +29,6 @@ PATTERNS = {16: 512, 64: 256, 256: 128, 1024: 96}
 
 
 def beside_networks(fields: dict[str, Any], draws: int, patterns: int, engine: EngineName = "auto") -> dict[str, Any]:
-    """Every number of one case."""
     stack = Stack(**USUAL | fields)
     samples = sample(stack, draws=draws, seed=12, engine=engine)
     prediction = predict(stack, grouped=True, patterns=patterns, max_time=600.0)

@@ -209,7 +209,6 @@ def of_the_other_tie(single: Single, _: random.Random) -> Planted:
 
 
 def is_read(module: nn.Module) -> bool:
-    """Return whether a Stack is read from the module's configuration."""
     with suppress(ValueError, AttributeError):
         stack_from_config(module.config.to_dict(), tokens=small_classes.TOKENS)
         return True
@@ -428,7 +427,6 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
 
 
 def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[str, str], Any]]) -> dict[str, Any]:
-    """Return the record of all cases."""
     built = {key: one for key, one in healthy.items() if "alarms" in one}
     table = [
         {

@@ -68,7 +68,6 @@ class Data:
         self.centres = torch.randn(10, *shape)
 
     def batch(self, sequences: int) -> tuple[Any, Any]:
-        """Inputs, and the loss of the output."""
         if self.family in ("torch.nn", "ViT-like"):
             labels = torch.randint(10, (sequences,))
             x = self.centres[labels] + torch.randn(sequences, *self.centres.shape[1:])

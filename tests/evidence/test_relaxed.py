@@ -32,7 +32,6 @@ def blocks(tokens):
 
 
 def case(stack: Stack) -> list[dict[str, Any]]:
-    """Every number of one case."""
     return deviations(sample(stack, draws=DRAWS, seed=3), predict(stack, patterns=4096))
 
 
@@ -62,7 +61,6 @@ def test_every_relaxation(kept_folder):
 
 
 def queries_case(stack: Stack) -> list[dict[str, Any]]:
-    """Every number of one case."""
     return deviations(sample(stack, draws=DRAWS, seed=5), predict(stack, patterns=2048))
 
 

@@ -54,7 +54,6 @@ ENGLISH = {
 
 
 def draws_of(name: str) -> int:
-    """How many networks a setting has."""
     setting = Setting.of(name)
     return (DRAWS | (GATED_DRAWS if setting.network in ("tied.swiglu", "llama") else {}))[setting.width]
 
@@ -91,7 +90,6 @@ def beside(name: str, networks: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """Every setting of a kind."""
     networks = {name: networks_of(name, folder) for name in SETTINGS[kind]}
     return {
         name: kept_case(folder, f"{name} {len(found['draws'])}", partial(beside, name, found, folder))

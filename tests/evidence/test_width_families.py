@@ -2,14 +2,14 @@
 
 import json
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
 from checks.statistics import estimate
-from checks.trust import CLASSES, COEFFICIENTS, class_of
+from checks.trust import COEFFICIENTS, BiasClass, class_of
 from simulate import sample
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import kept_case
@@ -53,7 +53,7 @@ def coefficient(widths: list[int], points: list[tuple[float, float]]) -> tuple[f
 def family_row(stacks: list[Stack]) -> dict[str, Any]:
     """Per class the quantity of the largest coefficient, by its size less two standard errors."""
     measured, row = [deviations(stack) for stack in stacks], {}
-    for kind in CLASSES:
+    for kind in get_args(BiasClass):
         fits = {}
         for name in measured[0]:
             if class_of(name.split()[0]) == kind:

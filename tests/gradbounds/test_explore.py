@@ -38,7 +38,6 @@ LLAMA = {
 
 @pytest.fixture(scope="module")
 def served():
-    """A server in a thread."""
     with Server(0, page()) as one:
         thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

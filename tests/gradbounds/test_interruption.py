@@ -30,7 +30,6 @@ from tests.helpers.interruption import (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The table of the sweep that nobody interrupts."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert main([*SWEEP, "--out", str(out)]) == 0
     assert landed(out) == BLOCKS

@@ -47,12 +47,10 @@ def kept_cases(folder: Path, cases: Mapping[tuple[Any, ...], Callable[[], Any]])
 
 
 def case_name(key: tuple[Any, ...]) -> str:
-    """The words of a key."""
     return " ".join(map(str, key))
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
     if isinstance(value, dict):
         return {name: rounded(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -46,7 +46,6 @@ def make_share(cases: Cases, share: int, of: int, file: Path) -> None:
 
 
 def main() -> None:
-    """Of the command line."""
     module, what, share, folder = sys.argv[1:]
     number, of = map(int, share.split("/"))
     Path(folder).mkdir(parents=True, exist_ok=True)

@@ -58,12 +58,10 @@ class Forked:
     returncode = property(poll)
 
     def send_signal(self, which: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, which)
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -110,7 +108,6 @@ def wait_for_a_file(process: Forked) -> None:
 
 
 def landed(out: Path) -> int:
-    """How many blocks a run holds."""
     return len(Run.open(out).landed()) if (out / "manifest.toml").exists() else 0
 
 

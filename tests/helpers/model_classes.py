@@ -220,7 +220,6 @@ def _own_heads(family: str, fields: dict[str, Any]) -> bool:
 
 
 def measured(family: str) -> ModelClass:
-    """What the classes of one family have."""
     kind, fields = transformers.CONFIG_MAPPING[family], small_fields(family)
     rope = getattr(kind(), "rope_parameters", None)
     rounded = {role: float(f"{value:.4g}") for role, value in deviations(family, fields).items()}

@@ -22,7 +22,6 @@ def sentences(count, seed=0):
 
 
 def write(folder: Path, count=200):
-    """The two files."""
     files = folder / "text.src", folder / "text.tgt"
     for file, lines in zip(files, zip(*sentences(count), strict=True), strict=True):
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

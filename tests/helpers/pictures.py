@@ -88,7 +88,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
 
 
 def main(names: list[str]) -> None:
-    """Draw these, or all."""
     for name in names or PICTURES:
         # The one whose numbers `make verify` committed says so, as it does where that command draws it.
         said = networks_line(verify_cells(), DRAWS) if name == "gradient_against_width" else ""

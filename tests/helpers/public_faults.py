@@ -107,7 +107,6 @@ def _of_torch_alike(family: str, _: int, width: int, depth: int) -> Single:
 
 
 def norm_of(layer: nn.Module) -> nn.Module:
-    """The first norm in a layer."""
     return next(part for part in layer.modules() if "norm" in type(part).__name__.lower())
 
 

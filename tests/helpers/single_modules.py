@@ -67,7 +67,6 @@ class Decoder(nn.Module):
 
 
 def next_word(words: Tensor) -> Callable[[Any], Tensor]:
-    """The loss of a language model on its own input."""
 
     def loss(output: Any) -> Tensor:
         logits = getattr(output, "logits", output)
@@ -218,7 +217,6 @@ GLOBAL: dict[str, tuple[str, tuple[str, ...], Callable[[nn.Module, list[nn.Modul
 
 
 def made(family: str, width: int = 32, depth: int = 4, seed: int = 11) -> Single:
-    """A family's module, from a seed."""
     torch.manual_seed(seed)
     return HEALTHY[family](width, depth)
 

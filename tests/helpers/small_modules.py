@@ -22,7 +22,6 @@ _SEED = 7
 
 
 def next_word(ids: Tensor) -> Callable[[Any], Tensor]:
-    """The cross-entropy of the next words."""
     return lambda output: functional.cross_entropy(output.flatten(0, 1), ids[:, 1:].flatten())
 
 
@@ -108,7 +107,6 @@ def _takes(owner: Any) -> tuple[str, ...]:
 
 
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
-    """Every one, by package and name."""
     found: dict[tuple[str, str], Callable[[], Single]] = {}
     for package, names, make in (
         ("timm", timm_models(), of_timm), ("x-transformers", x_options(), x_transformer),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 

@@ -75,13 +75,11 @@ class Setting:
 
     @classmethod
     def of(cls, name: str) -> "Setting":
-        """The setting of a name."""
         width, depth, tokens, network, text = name.split("-")
         return cls(int(width), int(depth), int(tokens), network, text)
 
     @property
     def stack(self) -> Stack:
-        """The network, for theory."""
         if self.network in CLASSES:
             config = {"model_type": self.network, **CLASSES[self.network](self)}
             return stack_from_config(config, tokens=self.tokens)[0]
@@ -99,7 +97,6 @@ class Setting:
 
     @property
     def law(self) -> TextLaw:
-        """The law of its text."""
         ids = words()
         if self.text == "independent":
             return TextLaw.of_counts(np.bincount(ids, minlength=VOCAB))
@@ -267,7 +264,6 @@ def drawn(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """As the module says."""
     if sys.argv[1] == "--ids":
         np.save(Path(sys.argv[2]) / f"multi30k-{VOCAB}.npy", words().astype(np.int16))
         return

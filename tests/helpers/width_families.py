@@ -39,5 +39,4 @@ def step_references(width: int) -> Iterator[Stack]:
 
 
 def step_errors(stack: Stack, optimizer: Optimizer) -> dict[Number, float]:
-    """The error of every number of a step."""
     return {number: Trust.of(stack, number, optimizer).error for number in NUMBERS}

@@ -401,18 +401,6 @@ def _leaky_relu(leak: float) -> Homogeneous:
     return Homogeneous(kernel, slope_kernel, leak)
 
 
-def _identity(rho: Any) -> Any:
-    return rho
-
-
-def _one(rho: Any) -> Any:
-    return 0.0 * rho + 1.0
-
-
-def _gelu(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return u * ndtr(u)
-
-
 def _gelu_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return ndtr(u) + u * np.exp(-0.5 * u**2) / math.sqrt(2 * math.pi)
 
@@ -426,17 +414,9 @@ def _gelu_tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * (1 + t) + 0.5 * u * (1 - t**2) * _ROOT * (1 + 3 * _CUBIC * u**2)
 
 
-def _silu(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return u * expit(u)
-
-
 def _silu_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
     s = expit(u)
     return s * (1 + u * (1 - s))
-
-
-def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1 - np.tanh(u) ** 2
 
 
 def _smooth(function: Function, derivative: Function) -> Given:
@@ -448,10 +428,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": Homogeneous(relu_kernel, relu_slope_kernel, 0.0),
     "leaky_relu": _leaky_relu(LEAK),
     "relu_squared": ReluSquared(),
-    "identity": Homogeneous(_identity, _one, 1.0),
-    "gelu": _smooth(_gelu, _gelu_slope),
+    "identity": Homogeneous(lambda rho: rho, lambda rho: 0.0 * rho + 1.0, 1.0),
+    "gelu": _smooth(lambda u: u * ndtr(u), _gelu_slope),
     "gelu_tanh": _smooth(_gelu_tanh, _gelu_tanh_slope),
-    "silu": _smooth(_silu, _silu_slope),
-    "tanh": _smooth(np.tanh, _tanh_slope),
+    "silu": _smooth(lambda u: u * expit(u), _silu_slope),
+    "tanh": _smooth(np.tanh, lambda u: 1 - np.tanh(u) ** 2),
 }
 """The built-in activations by the value of `Stack.activation`."""

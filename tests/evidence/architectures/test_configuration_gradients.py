@@ -47,7 +47,6 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def fields_of(family: str) -> dict[str, Any]:
-    """The configuration that is built."""
     sizes = {"width": WIDTH, "heads": WIDTH // 64, "hidden": 2 * WIDTH, "vocab": VOCAB, "std": 0.02}
     known = model_classes.field_defaults(family)
     changed = {name: sizes[size] for size in sizes for name in model_classes.BY_SIZE[size] if name in known}

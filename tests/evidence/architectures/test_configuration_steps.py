@@ -49,7 +49,6 @@ NUMBERS: dict[str, Number] = {"gain": "gain", "curvature": "curvature", "change"
 
 
 def fields_of(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[str, Any]:
-    """The configuration that is built."""
     sizes = {"width": width, "heads": width // 32, "head": 32, "hidden": 2 * width, "vocab": VOCAB, "std": 0.02}
     sizes["shared"] = width // 128  # by four heads each: few values make deviations of their own
     known = model_classes.field_defaults(family)
@@ -195,7 +194,6 @@ def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def of_numbers(rows: dict[str, Any]) -> list[dict[str, float]]:
-    """Every number's row."""
     return [row for numbers in rows.values() for row in numbers.values()]
 
 
@@ -257,12 +255,10 @@ TOGETHER = 3
 
 
 def wide_folder(kept: Path) -> Path:
-    """Where the draws are."""
     return Path(os.environ.get("STEPS", kept))
 
 
 def block_file(folder: Path, width: int, name: str, block: int) -> Path:
-    """Of 64 networks."""
     return folder / f"{width}-{name.replace(', ', '-')}-{block}.json"
 
 
@@ -289,7 +285,6 @@ def test_draws(kept_folder, width, name, first):
 
 
 def device_name() -> str:
-    """What the networks were drawn on."""
     return "cpu" if DEVICE == "cpu" else torch.cuda.get_device_name()
 
 
@@ -333,7 +328,6 @@ def test_first_steps_of_wide_classes(kept_folder):
 
 
 def named(name: str) -> tuple[str, bool]:
-    """The family, and whether embeddings are tied."""
     family, _, ends = name.partition(", ")
     return family, bool(ends)
 
@@ -347,7 +341,6 @@ def within(found: dict[str, Any]) -> bool:
 
 
 def near(found: dict[str, Any]) -> bool:
-    """Whether every number is."""
     rows = of_numbers(found["optimizers"])
     return all(abs(row["ratio"] - 1) < max(0.05, min(0.1, 3 * row["sem"])) for row in rows)
 

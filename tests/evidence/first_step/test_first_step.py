@@ -146,7 +146,6 @@ def three_rates(placement: str) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to four decimals."""
     if isinstance(value, dict):
         return {name: rounded(one) for name, one in value.items()}
     return [rounded(one) for one in value] if isinstance(value, list) else round(value, 4)

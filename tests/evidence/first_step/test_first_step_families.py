@@ -51,7 +51,6 @@ def row(stack: Stack) -> dict[str, dict[str, list[float]]]:
 
 
 def summed(measured: Any, predicted: Any, width: int) -> dict[str, dict[str, list[float]]]:
-    """`coefficients` of every optimizer."""
     return {name: coefficients(np.array(measured[name]), np.array(predicted[name]), width) for name in MEASURED}
 
 

@@ -198,7 +198,6 @@ class Architecture:
         return F.rms_norm(x, whole, eps=self.epsilon) if self.rms else F.layer_norm(x, whole, eps=self.epsilon)
 
     def attention(self, weights: Weights, layer: int, x: Tensor, heads: int) -> Tensor:
-        """Causal attention."""
         queries, keys, values = (x @ weights[role][layer].T for role in ("WQ", "WK", "WV"))
         if self.after:
             queries, keys = self.norm(queries), self.norm(keys)
