@@ -317,7 +317,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     said = capsys.readouterr().out
     assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after the change\n")
     assert re.search(r"\n  gradient norm +[\d.]+ \+- [\d.]+ +unknown\n", said) or too_sure["unknown"] is None
-    lines = [each for each in card["lines"] if "normal: " in each]
+    lines = [each for each in card["lines"] if "  normal" in each]
     assert len(lines) == 2 and main(["predict", *model, "--batch", "64"]) == 0
     assert set(lines) <= {*capsys.readouterr().out.splitlines()}, "the batch's view has the card's ranges"
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
@@ -397,7 +397,6 @@ def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     gated = Stack(ffn="gated", activation="silu")
     _, norm = normal_ranges(line, gated, (), texts=True, coarse=True)
-    assert norm == "normal: 2.29 to 5.02 (3.45 +- 0.58), text, token-group (up to +9%) and finite-width errors included"
-    assert normal_ranges(line, gated, (), texts=False)[1].endswith(
-        "to 4.61 (3.45 +- 0.58), finite-width error included"
-    )
+    included = "by draw, text, theory; token groups: up to 9% low)"
+    assert norm == f"normal before clipping: 2.29 to 5.02 (3.45 +- 0.58 {included}"
+    assert normal_ranges(line, gated, (), texts=False)[1].endswith("to 4.61 (3.45 +- 0.58 by draw, theory)")

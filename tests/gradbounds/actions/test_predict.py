@@ -164,7 +164,7 @@ def test_a_million_tokens_are_predicted(capsys):
 
 def test_one_token_is_predicted(capsys):
     said = printed(capsys, "--tokens", "1", "--query-key-scale", "1")
-    assert "one sequence of 1 token that" in said and "cosine" not in said
+    assert "one sequence of 1 token\n" in said and "cosine" not in said
 
 
 def test_how_long_it_takes_is_said_before(monkeypatch, capsys):
@@ -332,13 +332,13 @@ def test_who_draws_the_weights(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main(line) == 0
     by_class = capsys.readouterr().out
-    drawn = "Weights: as transformers' GPTNeoXForCausalLM draws them; other norms: --drawn-by neox (loss 4.36)"
+    drawn = "Weights: random, as transformers' GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "theory and GPTNeoXForCausalLM agree in 27 of 27" in " ".join(by_class.split())
+    assert "this one: 27 of 27 numbers of GPTNeoXForCausalLM" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
-    assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
-    assert "other norms:" not in by_code and "theory and GPTNeoXForCausalLM" not in by_code
+    assert by_code.splitlines()[1].startswith("Weights: random, as GPT-NeoX draws them (")
+    assert "or --drawn-by" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code
     assert main([*line, "--drawn-by", "neox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")
