@@ -176,6 +176,7 @@ def model_card(
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
     ignored = [note.field for note in notes if note.reason == _IGNORED]
+    ignored[5:] = [f"{len(ignored) - 5} others"] * (len(ignored) > 5)
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
         *[f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"]
@@ -266,8 +267,10 @@ def _first_step_of_run(
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None or whole.tokens == 1:
-        where = "such a network" if whole.tokens > 1 else "sequences of one token"
-        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
+        return replace(
+            known, why_not="unknown: theory has no rule for repeated tokens in "
+            f"{'such a network' if whole.tokens > 1 else 'sequences of one token'}"
+        )  # fmt: skip
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
     patterns, coarse = quick_sampling(whole, law, limits["patterns"])
     cost = cost_of_batch(whole, law, patterns, coarse=coarse)[0]
