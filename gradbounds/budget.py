@@ -124,8 +124,7 @@ class Budget:
 
     def larger(self, cost: Cost) -> list[str]:
         """Name flags with limits of twice a cost that exceeds a limit, unless it takes over a day or all memory."""
-        twice = 2 * cost.seconds
-        enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
+        enough = f"{cost.seconds / 30:.0f}m" if cost.seconds > 30 else f"{math.ceil(2 * cost.seconds)}s"
         flags = [f"--max-time {enough}"] if cost.seconds > self.seconds else []
         flags += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > self.bytes else []
         return [f"{' '.join(flags)} allows it"] if cost.seconds < 86400.0 and cost.bytes < free_memory() else []

@@ -350,9 +350,10 @@ def unread_line(notes: Sequence[Note], most: int = 6) -> list[str]:
         notes: notes on the configuration.
         most: number of keys that are named; keys in whose place another value holds come first.
     """
-    keys = sorted(map(str, (note for note in notes if note.what == "unread")), key=lambda each: "holds" not in each)
-    more = [f"{len(keys) - most} others (--layers)"] * (len(keys) > most)
-    return [f"Not read by {CLASSES[str(model_type(notes))].name}: {', '.join([*keys[:most], *more])}" for _ in keys[:1]]
+    unread = sorted((note for note in notes if note.what == "unread"), key=lambda note: not note.reason)
+    keys = [str(note) if note.reason else note.field for note in unread]
+    keys[most:] = [f"{len(keys) - most} others (--layers)"] * (len(keys) > most)
+    return [f"Not read by {CLASSES[str(model_type(notes))].name}: {', '.join(keys)}" for _ in keys[:1]]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

@@ -190,6 +190,7 @@ def model_card(
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
     ignored = [note.field for note in notes if note.reason == _IGNORED]
+    ignored[5:] = [f"{len(ignored) - 5} others"] * (len(ignored) > 5)
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
         *[f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"]

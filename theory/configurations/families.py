@@ -73,13 +73,12 @@ def _always(**what: Any) -> Rule:
         for name, value in what.items():
             given = r.left.get(name)
             if given is not None and given != value:
-                if r.is_unread(name):
-                    r.say_unread(name, value)
-                    continue
-                raise ValueError(
-                    f"{name} must be {value!r}, as in every model of this model_type, got {given!r}; --ignore "
-                    f"{name} leaves it out."
-                )
+                if not r.is_unread(name):
+                    raise ValueError(
+                        f"{name} must be {value!r}, as in every model of this model_type, got {given!r}; --ignore "
+                        f"{name} leaves it out."
+                    )
+                r.say_unread(name, value)
             r.neutral("the model's class always does this", name)
 
     return rule

@@ -192,9 +192,8 @@ def shared_heads(r: Reading, fields: Fields) -> None:
         whose = "" if "num_key_value_heads" in r.given else ", the class's default"
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
     fields["kv_heads"] = 0 if kv == heads else kv
-    reads_width = r.of.own_heads or r.of.rope is not None or not r.is_unread("head_dim")
-    given = r.count("head_dim", default=None) if reads_width else None
-    usual = r.in_file["width"] / heads
+    is_read = r.of.own_heads or r.of.rope is not None or not r.is_unread("head_dim")  # by rotations, too
+    given, usual = r.count("head_dim", default=None) if is_read else None, r.in_file["width"] / heads
     if given is not None and given != usual:
         if not r.of.own_heads:
             raise ValueError(

@@ -78,12 +78,6 @@ MATTER_WHEN_OFF = {
 }
 """Fields of other people's code that change the network if they are false, with the reason."""
 
-# Which the masks of every class read, although no configuration class names it.
-_READ_BY_MASKS = ("is_causal",)
-
-# The least likeness of a key to that of which it is a misspelling; intermediate and intermidiate_size have 0.85.
-_MISSPELLED = 0.8
-
 # What the classes that predict words end with.
 _OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel")
 _OTHER_HEADS = {
@@ -335,7 +329,7 @@ class Reading:
         """
         self.say(what, factor, f"entries are {factor:.4g} and gradients {1 / factor:.4g} times as large as predicted")
 
-    def _note(self, what: Literal["neutral", "left out"], reason: str, names: Sequence[str]) -> None:
+    def _note(self, what: Literal["neutral", "left out", "unread"], reason: str, names: Sequence[str]) -> None:
         for name in list(names):
             if name in self.left:
                 value = self.left.pop(name)
@@ -384,7 +378,11 @@ class Reading:
             is_off = value is None or (not value and name not in MATTER_WHEN_OFF)
             if name in self.of.defaults and value == self.of.defaults[name]:
                 self.neutral("it is the default of the class", name)
-            elif is_off and not (_is_zero(value) and self.knows(name)) and not self.of.defaults.get(name):
+            elif (
+                is_off
+                and not (value == 0 and value is not False and self.knows(name))
+                and not self.of.defaults.get(name)
+            ):
                 self.neutral("it is switched off", name)
             elif value is True and name in MATTER_WHEN_OFF:
                 self.neutral("the model's class always does this", name)
@@ -398,7 +396,8 @@ class Reading:
         No key counts as unread in a file with its own code or without a `model_type`, because unknown code may read it.
         """
         is_own_code = not self.of.name or "model_type" not in self.given or "auto_map" in self.given
-        return not is_own_code and not self.knows(name) and name not in _READ_BY_MASKS
+        # The masks of every class read is_causal, although no configuration class has it.
+        return not is_own_code and not self.knows(name) and name != "is_causal"
 
     def say_unread(self, name: str, always: Any = None) -> None:
         """Note a key that the class does not read, with the field that holds instead, unless both state the same.
@@ -407,16 +406,14 @@ class Reading:
             name: the key.
             always: the value that the class always has; None if no such value is known.
         """
-        near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, _MISSPELLED)
+        # A likeness of 0.8 is that of two misspelled letters in ten.
+        near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
         holds, held = self.held.get(name) or next(
             ((each, self.of.defaults.get(each, always)) for each in near), ("", None)
         )
-        value = self.left.pop(name)
-        if holds and value == held:
-            self.notes.append(Note.neutral(name, value, f"{holds} says it"))
-        else:
-            instead = f"the default of {holds}" if held is None else f"{holds} = {_short(held)}"
-            self.notes.append(Note(name, value, "unread", instead * bool(holds)))
+        instead = f"the default of {holds}" if held is None else f"{holds} = {_short(held)}"
+        is_same = bool(holds) and self.left[name] == held
+        self._note("neutral" if is_same else "unread", instead * bool(holds), [name])
 
     def _unknown(self, name: str, *others: str) -> str:
         if name in MATTER_WHEN_OFF:
@@ -433,8 +430,3 @@ class Reading:
 def _short(value: Any) -> str:
     words = repr(value)
     return f"{words[:_LONG]}..." if len(words) > _LONG else words
-
-
-def _is_zero(value: Any) -> bool:
-    """Return whether a value is the number 0, which may be a size."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
