@@ -33,6 +33,7 @@ class LogLine:
         skipped: number of earlier steps that were skipped after an overflow.
         is_of_bits: whether the log states the loss in bits, as its perplexity shows.
         apart: auxiliary losses and the loss scale by name.
+        without_loss: an earlier step that the log has without a loss; None if there is none.
     """
 
     loss: float | None
@@ -44,6 +45,7 @@ class LogLine:
     skipped: int = 0
     is_of_bits: bool = False
     apart: Mapping[str, float] = field(default_factory=dict)
+    without_loss: int | None = field(default=None, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -84,9 +86,10 @@ def read_log(path: str | Path) -> LogLine:
             )
     if not line.is_first:
         mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
+        before = f", after step {line.without_loss} without a loss (missing or null)"
         raise ValueError(
-            f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: "
-            "begin with fresh weights and log step 1."
+            f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}"
+            f"{before * (line.without_loss is not None)}: begin with fresh weights and log step 1."
         )
     return line
 
@@ -95,7 +98,7 @@ def first_record(path: str | Path) -> LogLine:
     """Return the first record of a training log with a loss; it may belong to a later step or be a mean over steps.
 
     A validation loss is used only at step 0, and only if no other loss belongs to fresh weights. A step whose norm is 0
-    or not finite was skipped.
+    or not finite was skipped; at step 0, a norm of 0 was not computed.
 
     Args:
         path: as `log_records` takes it.
@@ -105,7 +108,7 @@ def first_record(path: str | Path) -> LogLine:
     """
     skipped = dict.fromkeys(_SKIPPED, 0.0)
     parameters: dict[str, float] = {}
-    first = fresh = idle = alone = None
+    first = fresh = idle = alone = without_loss = None
     for step, numbers in _steps(log_records(path)):
         line = _line(step, numbers)
         if first is not None:  # a later step, which is followed by its like after as many as it has before
@@ -125,10 +128,12 @@ def first_record(path: str | Path) -> LogLine:
         for name, norm in line.parameters.items():
             parameters.setdefault(name, norm)
         if line.loss is None:
+            without_loss = without_loss or line.step
             alone = alone or (line if line.norm is not None or line.parameters else None)
         elif line.norm is None or 0 < line.norm < math.inf or not math.isfinite(line.loss):
             first = line if idle is None or math.isfinite(line.loss) else idle
-            first = replace(first, parameters=parameters, skipped=int(max(skipped.values())))
+            counts = int(max(skipped.values()))
+            first = replace(first, parameters=parameters, skipped=counts, without_loss=without_loss)
             if first.is_first and not (step == 0 and first.norm is None):
                 break
         else:
@@ -155,8 +160,11 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
     nats = math.log(2.0) * (loss or 0.0)
     perplexity = next((value for name, value in numbers.items() if plain(name) in _PERPLEXITY and value > 0), math.nan)
     is_of_bits = abs(nats - math.log(perplexity)) < _NEAR
+    # A norm of 0 at step 0 was not computed, unless the record shows that a loss scale or an overflow skipped the step.
+    is_skipped = any(plain(name).endswith("scale") or name in _SKIPPED and value for name, value in numbers.items())
     return LogLine(
-        nats if is_of_bits else loss, norm, None if step is None else int(step),
+        nats if is_of_bits else loss, None if norm == step == 0 and not is_skipped else norm,
+        None if step is None else int(step),
         {unwrapped(name): value for name, value in numbers.items() if PARAMETER.search(name)},
         next((name for name in of_norm if name != bare(name)), ""), is_of_bits=is_of_bits,
         apart={name: value for name, value in numbers.items() if APART.search(plain(name)) and 0 < value < math.inf},
@@ -164,10 +172,9 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
 
 
 def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | None, dict[str, float]]]:
-    """Yield the numbers of one step after another, merged over its records.
-
-    Records without a step are merged up to the next loss.
-    """
+    # Yield the numbers of one step after another, merged over its records.
+    #
+    # Records without a step are merged up to the next loss.
     step: float | None = None
     numbers: dict[str, float] = {}
     has_loss = False

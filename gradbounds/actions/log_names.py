@@ -20,20 +20,22 @@ _STEP = (
 )  # fmt: skip
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
-_LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
-_CROSS_ENTROPY = {"lm", "ce", "nll", "xent", "crossentropyloss"}
-_VALIDATION = set("val valid validation eval test dev tel".split())
-_OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
+_LOSS = {"loss", "trl", "tel", "xent", "ce", "nll", "crossentropyloss"}
+# Losses without further terms: of a language model, of masked tokens, or of the main one of several heads.
+_CROSS_ENTROPY = {"lm", "mlm", "llm", "main", "ce", "nll", "xent", "crossentropyloss"}
+VALIDATION = set("val valid validation eval evaluation test dev tel".split())
+"""Words that show a validation loss in a name, or in a field such as `split`."""
+_OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | set(
     "train training cross entropy language model reduced total batch current step info out".split()
 )  # fmt: skip
 # Parts of names for a fast first selection among many names.
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
     re.compile(part, re.IGNORECASE)
-    for part in ("loss|trl|tel|xent", "norm|^grad$", r"step|iter|update|^(?:it|s|up\.)$")
+    for part in (r"loss|trl|tel|xent|nll|\bce\b", "norm|^grad$|grad.*l2", r"step|iter|update|^(?:it|s|up\.)$")
 )
 _GRADIENT = {"grad", "gradient", "gnorm"}
 _ALONE = {"norm", "total", "global", "train"}
-_OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim"}
+_OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim", "step"}
 
 # The part of a norm's name that shows a squared norm.
 _SQUARED = re.compile(
@@ -91,14 +93,17 @@ def unwrapped(name: str) -> str:
 def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
     """Return the names of training or validation losses, with a cross-entropy before sums that contain other terms.
 
+    A loss that is reduced over devices comes before a running mean of the same record.
+
     >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
     ['train/CE loss', 'loss/train/total']
     """
-    matches: list[tuple[bool, str]] = []
+    matches: list[tuple[tuple[bool, bool], str]] = []
     for name in filter(_HAS_LOSS.search, names):
         whole, tail = set(plain(name).split()), set(plain(name.rpartition("/")[2]).split())
         if any(words & _LOSS and words <= _OF_LOSS for words in (whole, tail)):
-            matches += [(not whole & _CROSS_ENTROPY, name)] if bool(whole & _VALIDATION) == of_validation else []
+            key = not whole & _CROSS_ENTROPY, "reduced" not in whole
+            matches += [(key, name)] if bool(whole & VALIDATION) == of_validation else []
     return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 
@@ -114,7 +119,7 @@ def norms(names: Iterable[str]) -> list[str]:
         of = bare(name)
         whole, tail = set(plain(of).split()), set(plain(of.rpartition("/")[2]).split())
         is_gradient = whole <= _ALONE or any(words & _GRADIENT and words <= _OF_NORM for words in (whole, tail))
-        if (whole & {"norm", "gnorm"} and is_gradient or whole == {"grad"}) and not PARAMETER.search(name):
+        if (whole & {"norm", "gnorm", "l2"} and is_gradient or whole == {"grad"}) and not PARAMETER.search(name):
             matches.append(
                 ((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT or whole == {"grad"}), name)
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradbounds.actions.log_names import PARAMETER, is_clipped, is_squared, losses, norms, plain, step_of
+from gradbounds.actions.log_names import PARAMETER, VALIDATION, is_clipped, is_squared, losses, norms, plain, step_of
 
 _MOST = 2**20  # characters that are read of a log, of which the first step is wanted
 _MOST_FILES = 2000
@@ -20,14 +20,27 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search.
 _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
-    rf"(\s*[:=]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
+    rf"(\s*[:=|]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})(?:,(\d{{1,2}}|\d{{4,}})(?!\d|[,.]\d))?",
+    re.IGNORECASE,
 )  # fmt: skip
+# Norms of groups of parameters, as `grad_norm={'0_default': 2.5, '1_fp32': 0.0}`.
+_GROUPS = re.compile(r"(?<!\w)(\w*norm)['\"]?\s*[:=]\s*\{([^{}]*:\s*[\dni][^{}]*)\}", re.IGNORECASE)
+# In a table, a number with a decimal comma or with points between thousands; such a number that may also have a comma
+# between thousands; and a number with a decimal point.
+_START, _END = r"(?<![^;\t\"'\s])[-+]?", r"(?:e[-+]?\d+)?(?![^;\t\"'\s])"
+_DECIMAL = re.compile(rf"{_START}(?:[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|\d*,\d+){_END}", re.IGNORECASE)
+_UNCLEAR = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+_POINT = re.compile(rf"{_START}(?:0?\.\d+|[\d,]*\d\.(?:\d{{1,2}}|\d{{4,}})|\d+,[\d,]+\.\d+){_END}", re.IGNORECASE)
+_VALUE = re.compile(rf":\s*({_NUMBER})", re.IGNORECASE)
+# Names of a table's or record's field that states the part of the data.
+_SPLITS = {"split", "mode", "phase", "stage", "set", "subset", "type"}
 # Last words of names whose meaning depends on the words before, as in `weight norm`.
 _SEVERAL = {"loss", "norm", "scale", "step", "steps", "iteration", "iter", "it", "s"}
 # The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`.
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
-    r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
+    r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<!\d)(\d+) / (\d+) loss"
+    r"|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
 # Marian's loss per label, which the number of labels follows; without it, the cost is a sum over a sentence.
 _COST = re.compile(r"\bCost (?=[\d.]+ \* )")
@@ -65,7 +78,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
     start, whole = _HISTORY.match(text), _object(text)
     if start is not None:
         return _of_list(text, start.end())
-    return _of_lines(text, path) if whole is None else iter([whole])
+    return _of_lines(text, path) if whole is None else iter(_inside(json.loads(text), whole))
 
 
 def _beginning(path: Path) -> str:
@@ -122,7 +135,7 @@ def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
 
 
 def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[str, float]]:
-    """Yield one record for every step from rows with one value each."""
+    # Yield one record for every step from rows with one value each.
     steps: dict[float | None, dict[str, float]] = {}
     for step, tag, value in rows:
         steps.setdefault(step, {} if step is None else {"step": step}).setdefault(tag, value)
@@ -130,7 +143,7 @@ def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[s
 
 
 def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
-    """Yield the JSON objects of a list, up to the first incomplete entry."""
+    # Yield the JSON objects of a list, up to the first incomplete entry.
     decoder = json.JSONDecoder()
     while True:
         start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
@@ -143,27 +156,43 @@ def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
 
 
 def _object(text: str) -> dict[str, float] | None:
-    """Return the numbers of a JSON object; None if the text is not one."""
+    # Return the numbers of a JSON object; None if the text is not one.
     try:
         return _numbers(json.loads(text)) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
         return None
 
 
-def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a JSON object and of nested objects by their own names.
+def _inside(content: Any, whole: dict[str, float]) -> list[dict[str, float]]:
+    # Return the records of the outermost list with a loss in a JSON object; without one, all numbers as one record.
+    values = [] if losses(whole) and step_of(whole, has_loss=True) is not None else [content]
+    for value in values:
+        records = [_numbers(each) for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+        if any(map(losses, records)):
+            return records
+        values.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else [])
+    return [whole]
 
-    An outer name that marks a norm as squared or clipped becomes a prefix of the inner names.
-    """
+
+def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
+    # Return the numbers of a JSON object and of nested objects by their own names.
+    #
+    # An outer name that marks a norm as squared or clipped, or a validation, becomes a prefix of the inner names.
     numbers: dict[str, float] = {}
     for name, value in content.items():
         if isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
-            marked = is_squared(name) or is_clipped(name) is not None
+            marked = is_squared(name) or is_clipped(name) is not None or plain(name) in VALIDATION
             numbers |= {f"{name}/{inner}" if marked else inner: number for inner, number in _numbers(value).items()}
         else:
             word = str(value).partition("/")[0] if "step" in name else str(value)  # "1/2000"
             numbers |= _floats({name: word})
-    return numbers
+    return _marked(numbers, content)
+
+
+def _marked(numbers: dict[str, float], fields: Mapping[str, Any]) -> dict[str, float]:
+    # Return a record's numbers, with "val/" before each name if a field such as `split` states a validation.
+    splits = {plain(name) for name, value in fields.items() if str(value).lower() in VALIDATION}
+    return {f"val/{name}": number for name, number in numbers.items()} if splits & _SPLITS else numbers
 
 
 def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
@@ -173,7 +202,7 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
         ValueError: a table has one name in two columns.
     """
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    is_plain = True
+    lines, is_plain = _with_points(lines, path), True
     for number, line in enumerate(lines):
         content, cells = _object(line), _cells(line)
         is_plain = is_plain and all(map(_is_number, cells))
@@ -189,6 +218,27 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
             return
         else:
             yield _of_words(line)
+
+
+def _with_points(lines: list[str], path: Path) -> list[str]:
+    """Return the lines of a table that semicolons or tabs separate, with decimal points and nothing between thousands.
+
+    Raises:
+        ValueError: semicolons separate the cells, and commas may be either or are mixed with decimal points.
+    """
+    separator = next((mark for mark in ";\t" if len({line.count(mark) for line in lines[:2]} - {0}) == 1), "")
+    text = "\n".join(lines if separator and not re.search("[:={]", lines[0]) else [])
+    commas = [number for number in _DECIMAL.findall(text) if "," in number]
+    unclear = [number for number in commas if _UNCLEAR.fullmatch(number)]
+    is_decimal, has_points = len(unclear) < len(commas), _POINT.search(text) is not None
+    if separator == ";" and commas and is_decimal == has_points:
+        raise ValueError(
+            f"logged must have one decimal sign, got {(unclear or commas)[0]!r} in {str(path)!r}, which may be a "
+            "decimal number or thousands: write decimal points."
+        )
+    if is_decimal and not has_points:
+        return [_DECIMAL.sub(lambda cell: cell[0].replace(".", "").replace(",", "."), line) for line in lines]
+    return list(map(_joined, lines)) if commas else lines
 
 
 def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
@@ -212,11 +262,12 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
     names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise ValueError(f"logged must contain one run, got several columns {twice[0]!r} in {str(path)!r}.")
-    yield from (_floats({name: cell for name, cell in zip(names, row, strict=False) if name}) for row in rows)
+    named = ({name: cell for name, cell in zip(names, row, strict=False) if name} for row in rows)
+    yield from (_marked(_floats(cells), cells) for cells in named)
 
 
 def _cells(line: str) -> list[str]:
-    """Return the cells of a table's line, separated by commas, semicolons, tabs, or else spaces."""
+    # Return the cells of a table's line, separated by commas, semicolons, tabs, or else spaces.
     delimiter = max(",;\t", key=line.count)
     csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # a line may hold a sample of text
     cells = next(csv.reader([line], delimiter=delimiter), []) if delimiter in line else line.split()
@@ -224,7 +275,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
-    """Return whether a line is a table's header: it names a loss, norm, parameter or tag, and a row follows."""
+    # Return whether a line is a table's header: it names a loss, norm, parameter or tag, and a row follows.
     row = list(map(_is_number, _cells("".join(after))))
     is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
     if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
@@ -235,17 +286,21 @@ def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _of_words(line: str) -> dict[str, float]:
-    """Return the numbers that follow names in a line of text, and the step of a progress bar."""
+    # Return the numbers that follow names in a line of text, and the step of a progress bar.
     if _OVERFLOW.search(line):
         return {"overflow": 1.0}
     record: dict[str, float] = {}
-    for name, between, number in _PAIR.findall(_COST.sub("loss ", _joined(line))):
+    line = _GROUPS.sub(lambda group: f"{group[1]}={math.hypot(*map(float, _VALUE.findall(group[2])))}", line)
+    for name, between, number, decimals in _PAIR.findall(_COST.sub("loss ", _joined(line))):
         known = [*losses([name]), *losses([name], of_validation=True), *norms([name])]
         last = re.split("[ -]", name)[-1]
         if not (known or last.lower() in _SEVERAL or "skipped" in name or PARAMETER.search(name)):
             name = last
-        if between.strip() or known or step_of({name: 0.0}, has_loss=True) is not None:
-            record.setdefault(name, float(number))
+        mark = between.strip()
+        if known or mark != "|" and (mark or step_of({name: 0.0}, has_loss=True) is not None):
+            record.setdefault(
+                name, float(f"{number}.{decimals}" if known and decimals and number.isdigit() else number)
+            )
     done = [float(count) for count in (_PROGRESS.findall(line) or [""])[-1] if count]
     if done and step_of(record, has_loss=True) is None:
         is_step = done[0] < done[-1] or len(done) == 1 or losses(record)  # and not the end of another bar
@@ -258,7 +313,7 @@ def _floats(cells: Mapping[str, str]) -> dict[str, float]:
 
 
 def _joined(text: str) -> str:
-    """Return a text with the commas between thousands removed."""
+    # Return a text with the commas between thousands removed.
     return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
 
 

@@ -171,7 +171,7 @@ class _Theory:
         return _times(replace(line, norm_deviation=wider), 1.0, self._correction)
 
     def _error(self) -> float:
-        """Return the largest relative error of a norm from coarse groups or few heads, in either direction."""
+        # Return the largest relative error of a norm from coarse groups or few heads, in either direction.
         gated = COARSE if self._correction == 1.0 else _OF_CORRECTED
         return gated if (self._coarse is True and self.stack.ffn == "gated") else _OF_COARSE * bool(self._coarse)
 
@@ -496,7 +496,7 @@ def _of_text(
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:
-    """Name the measured text with the nearest probability of equal tokens; "" for a vocabulary without any."""
+    # Name the measured text with the nearest probability of equal tokens; "" for a vocabulary without any.
     if vocab < LEAST_VOCAB:
         return ""
     texts = {f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, vocab).kappa_of_texts.items()}
@@ -505,7 +505,7 @@ def _nearest_text(repeats: float, vocab: int) -> str:
 
 
 def _exponent(repeats: float, words: int) -> float:
-    """Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0."""
+    # Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0.
     low, high = 0.0, 3.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -514,7 +514,7 @@ def _exponent(repeats: float, words: int) -> float:
 
 
 def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
-    """Yield the cause that only the matrix furthest from theory has a wrong gradient."""
+    # Yield the cause that only the matrix furthest from theory has a wrong gradient.
     if layers.empty or not read.is_to_scale:
         return
     matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
@@ -528,7 +528,7 @@ def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
 
 
 def _times(line: FirstLine, loss: float, norm: float) -> FirstLine:
-    """Return a line with its loss and its norm multiplied, each with its deviation."""
+    # Return a line with its loss and its norm multiplied, each with its deviation.
     return replace(
         line, loss=line.loss * loss, loss_deviation=line.loss_deviation * loss, norm=line.norm * norm,
         norm_deviation=line.norm_deviation * norm, drawn=line.drawn * norm,
@@ -589,7 +589,7 @@ def logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> 
 
 
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:
-    """Yield causes in which the log prints another norm: squared, clipped, of one device, or of padded sequences."""
+    # Yield causes in which the log prints another norm: squared, clipped, of one device, or of padded sequences.
     printed = read.line
     if printed.norm is None:
         return
@@ -622,7 +622,7 @@ def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Ite
 def _other_weights(
     given: Mapping[str, Any], of: Description, stack: Stack
 ) -> Iterator[tuple[str, Stack, tuple[Note, ...]]]:
-    """Yield the networks with usual other initializations or tied weights, each with a description and its notes."""
+    # Yield the networks with usual other initializations or tied weights, each with a description and its notes.
     other_end = "untied" if stack.embeddings == "tied" else "tied"
     others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
     if stack.depth_scaling != "none":

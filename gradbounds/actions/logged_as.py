@@ -184,14 +184,14 @@ def _by_names(what: str, names: Iterable[str]) -> list[str]:
 
 
 def _numbers(line: LogLine, read: LogLine) -> str:
-    """Return the loss and the norm that differ from the logged ones after conversion, as text."""
+    # Return the loss and the norm that differ from the logged ones after conversion, as text.
     pairs = {"loss": (line.loss, read.loss), "gradient norm": (line.norm, read.norm)}
     changed = {name: after for name, (before, after) in pairs.items() if after is not None and after != before}
     return f": {has_line(changed)}" if changed else ""
 
 
 def _lost(line: LogLine, read: LogLine, is_to_scale: bool) -> list[str]:
-    """State the comparisons that are impossible because clipping multiplied the norms by an unknown factor."""
+    # State the comparisons that are impossible because clipping multiplied the norms by an unknown factor.
     lost = ["the gradient norm is not judged"] if read.norm is None and line.norm is not None else []
     lost += ["matrices are only compared with one another"] if line.parameters and not is_to_scale else []
     what = "Clipping may have changed the norms by a factor that the log does not state"

@@ -34,7 +34,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 """Roles by the last part of a module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
 
 # The suffixes that loggers append to the name of a parameter.
-_NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
+_NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$|(?<=weight)_step$")
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 _NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
 FAR = 2.0
@@ -129,7 +129,7 @@ def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> 
 def _compared(
     parameters: Mapping[str, float], reference: Callable[[str], dict[str, Any] | None]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table of norms whose reference is found by name, and the other names, those of invalid norms first."""
+    # Return the table of norms whose reference is found by name, and the other names, those of invalid norms first.
     rows = {name: reference(name) for name in parameters}
     norms = {name: norm for name, norm in parameters.items() if rows[name]}
     vanishing = [f"{name}, which is {norm:g}" for name, norm in norms.items() if not 0 < norm < math.inf]

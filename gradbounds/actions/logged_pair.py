@@ -72,7 +72,7 @@ class Judged:
         each = " and ".join(f"{most[name]:.1%} in the {name}" for name in names)
         if not self.is_derived:
             return f"{_NEAR:.0%} is the limit, because theory does not judge them"
-        return f"two runs of one text differ by at most {each} in 99 of 100 pairs, by the draw of weights and batches"
+        return f"two runs of one text differ by at most {each}, each in 99 of 100 pairs"
 
 
 def compare_logs(

@@ -375,6 +375,7 @@ def test_a_matrix_that_the_whole_norm_hides(tmp_path, healthy, times, off):
         ("l2_norm/grad/model.transformer.blocks.5.attn.Wqkv.weight", (5, ("WQ", "WK", "WV"))),
         ("grad/transformer.blocks.5.ff_out.weight.norm", (5, ("W2",))),
         ("layers.1.attention.wo.weight_grad_norm", (1, ("WO",))),
+        ("grad_2.0_norm_model.layers.0.mlp.fc1.weight_step", (0, ("W1",))),
         ("grads/layers_4/attention/query/kernel", None),
         ("grads/layers_4/attention/query", (4, ("WQ",))),
         ("layers.1.attention.q_norm.weight", None),

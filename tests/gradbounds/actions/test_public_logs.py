@@ -81,6 +81,60 @@ def test_names_of_wrapped_parameters():
         ("step: 0 loss: 11.0\nstep: 1 loss: 11.01 grad_norm: 2.5\n", LogLine(11.01, 2.5, 1)),  # an evaluation first
         ("step: 0 loss: 11.0\nstep: 1 loss: 10.5 grad_norm: 2.5\n", LogLine(11.0, None, 0)),
         ("step: 1 loss: 11.0 norm: nan\nstep: 2 loss: nan norm: nan\n", "got norm nan at step 1 in"),
+        # Decimal commas, and commas between thousands.
+        ("step;loss;grad_norm\n1;10,97;15,3\n2;10,9;14,1\n", LogLine(10.97, 15.3, 1)),
+        ("step;loss;grad_norm\n1;10,971;15,3\n", LogLine(10.971, 15.3, 1)),
+        ('step;loss;grad_norm\n1;"10,97";"1.220,5"\n', LogLine(10.97, 1220.5, 1)),
+        ("step;loss;grad_norm\n1;10,971;15.3\n", LogLine(10971.0, 15.3, 1)),
+        ("step;loss;grad_norm\n1;10,971;15,312\n2;9,123;8,001\n", "must have one decimal sign, got '10,971' in"),
+        ("step;loss;lr\n1;10,97;0.001\n", "must have one decimal sign, got '10,97' in"),
+        ("1;10,97;15,3\n2;10,9;14,1\n", LogLine(10.97, 15.3, 1)),
+        ("step\tloss\tgrad_norm\n1\t10,97\t15,3\n", LogLine(10.97, 15.3, 1)),
+        ("step\tloss\tgrad_norm\n1\t10.97\t79,953.5\n", LogLine(10.97, 79953.5, 1)),
+        ("step 1, loss 10,97, grad_norm 15,3\n", LogLine(10.97, 15.3, 1)),
+        # A norm that was not computed at step 0, and a loss that is missing at step 1.
+        (
+            '{"step": 0, "loss": 10.97, "grad_norm": 0.0}\n{"step": 1, "loss": 10.96, "grad_norm": 2.5}\n',
+            LogLine(10.96, 2.5, 1),
+        ),
+        (
+            '{"step": 0, "loss": 10.97, "grad_norm": 0.0}\n{"step": 1, "loss": 10.5, "grad_norm": 2.5}\n',
+            LogLine(10.97, None, 0),
+        ),
+        (
+            "step 0 loss 11.0 norm 0.0 loss scale: 8.0\nstep 1 loss 11.0 norm 2.5 loss scale: 4.0\n",
+            LogLine(11.0, 2.5, 1, skipped=1, apart={"loss scale": 4.0}),
+        ),
+        (
+            '{"step": 1, "loss": null, "grad_norm": 2.5}\n{"step": 2, "loss": 10.9, "grad_norm": 2.5}\n',
+            r"got step 2 first in .*, after step 1 without a loss \(missing or null\): begin",
+        ),
+        # A running mean, terms of a sum, and names of cross-entropies.
+        ("5/9 [0:1<1, 1s/it, loss=6.7, reduced_train_loss=13.4, global_step=1.0]\n", LogLine(13.4, None, 1)),
+        ("Step: 0 / 0 - total loss: 10.8 - mlm_loss: 10.4 - nsp_loss: 0.4\n", LogLine(10.4, None, 0)),
+        ("completed step: 0, loss: 13.5, main_model_loss: 12.3, mtp_loss: 1.2\n", LogLine(12.3, None, 0)),
+        ("step 1 | loss=581.4 (avg50: 581.4) | CE=10.3 parity=5.2 | gnorm 1419.9\n", LogLine(10.3, 1419.9, 1)),
+        (
+            "Step      1: train CrossEntropyLoss |  10.4\nStep      1: eval  CrossEntropyLoss |  10.5\n",
+            LogLine(10.4, None, 1),
+        ),
+        # Norms of groups of parameters, and other names of norms.
+        ("step=1 loss=11.6 grad_norm={'0_default': 3.0, '1_fp32': 4.0} lr=1\n", LogLine(11.6, 5.0, 1)),
+        ("it=1 loss=3.2 grad_l2=1.25e+01 grad_absmax=1.4 accum_l2=7.3\n", LogLine(3.2, 12.5, 1)),
+        ("step 1 loss=6.4, grad_2.0_norm_total_step=3.5\n", LogLine(6.4, 3.5, 1)),
+        ("| epoch 001  2000 / 8223 loss=1.27 (1.50), gnorm=2.1\n", "got step 2000 first in"),
+        # Validation losses by a field, and records inside of a JSON object.
+        (
+            '{"step": 0, "split": "val", "loss": 10.9}\n{"step": 0, "split": "train", "loss": 10.8}\n',
+            LogLine(10.8, None, 0),
+        ),
+        ("split,step,loss\nval,0,10.9\ntrain,0,10.8\n", LogLine(10.8, None, 0)),
+        ('{"step": 0, "train": {"loss": 11.0}, "val": {"loss": 10.9}}\n', LogLine(11.0, None, 0)),
+        (
+            '{"runs": [{"name": "a", "metrics": [{"step": 0, "loss": 10.99}], "evaluations": [{"loss": 5.0}]}]}',
+            LogLine(10.99, None, 0),
+        ),
+        ('{"step": 1, "loss": 11.0, "ranks": [{"loss": 10.0}]}', LogLine(11.0, None, 1)),
         (
             "step 1 | load_balancing_loss: 1.0 | z_loss: 2.0 | lm loss: 11.0 | loss scale: 8.0 | mtp_1 loss: 11.5\n",
             LogLine(11.0, None, 1, apart={"load_balancing_loss": 1.0, "z_loss": 2.0, "loss scale": 8.0}),
