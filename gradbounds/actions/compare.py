@@ -119,7 +119,7 @@ def compare_steps(
 
 
 def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
-    """Return all changes that the card can advise, in the form that the flag `--compare` takes."""
+    # Return all changes that the card can advise, in the form that the flag `--compare` takes.
     words = []
     for _, values in changes_of(stack, run.columns("layers")):
         with suppress(ValueError):  # no such network
@@ -129,7 +129,7 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 
 
 def _tables(each: Sequence[Sequence[str]], steps: Sequence[_Step], asked: Asked, batch: str) -> list[str]:
-    """Return a table and a summary for each change, and the flags for finer critical rates of the last one."""
+    # Return a table and a summary for each change, and the flags for finer critical rates of the last one.
     lines, (before, *others) = list[str](), steps
     for changes, after in zip(each, others, strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
@@ -153,7 +153,7 @@ def _tables(each: Sequence[Sequence[str]], steps: Sequence[_Step], asked: Asked,
 
 
 def _summary(before: _Step, after: _Step) -> list[str]:
-    """State the norm before and after a change, whether the layers become more even, and the effect on AdamW."""
+    # State the norm before and after a change, whether the layers become more even, and the effect on AdamW.
     sizes = [
         [abs(math.log(ratio)) for name, ratio in step.numbers.items() if name.endswith(_ENDS)]
         for step in (before, after)
@@ -195,7 +195,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
 def _step(
     asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool, every_layer: bool
 ) -> _Step:
-    """Return step 1 of one network."""
+    # Return step 1 of one network.
     stack = of.read(asked.given)[0]
     try:
         result = quick_batch(asked, batch, of, **limits)
