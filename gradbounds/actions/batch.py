@@ -281,7 +281,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Colu
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:
-    """Add the residual stream's numbers, whose sampling errors are omitted, to the gradient norms by layer."""
+    # Add the residual stream's numbers, whose sampling errors are omitted, to the gradient norms by layer.
     rows = ((name, layer, value, math.nan) for name, of in stream.items() for layer, value in enumerate(of, 1))
     return {name: np.append(layers[name], new) for name, new in zip(layers, zip(*rows, strict=True), strict=True)}
 
@@ -301,7 +301,7 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
 
 @cache
 def _say_how_long(file: str) -> None:
-    """Print once how long it takes to count the tokens of a text file, if it takes long."""
+    # Print once how long it takes to count the tokens of a text file, if it takes long.
     size = (
         Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
     )
@@ -334,12 +334,12 @@ def deviation_lines(line: FirstLine) -> list[str]:
 
 
 def _text_lines(stack: Stack, asked: Asked, line: FirstLine) -> list[str]:
-    """Describe the text, if it is a named kind or a model's default."""
+    # Describe the text, if it is a named kind or a model's default.
     return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
 
 
 def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
-    """Warn if a text file contains words instead of token ids, or if one token makes up more than a fifth of it."""
+    # Warn if a text file contains words instead of token ids, or if one token makes up more than a fifth of it.
     if law is None or text in KINDS:
         return []
     lines = []
@@ -367,7 +367,7 @@ def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
 
 
 def _of_law(law: TextLaw) -> list[str]:
-    """State how often tokens and labels repeat."""
+    # State how often tokens and labels repeat.
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
         return [
@@ -386,7 +386,7 @@ def _of_law(law: TextLaw) -> list[str]:
 
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
-    """State which parameters the gradient norm includes."""
+    # State which parameters the gradient norm includes.
     tied = " (which is also the embedding table)" if embeddings == "tied" else ""
     if family is None:
         return (

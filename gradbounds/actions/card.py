@@ -112,33 +112,67 @@ RATES: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
 """The optimizers of the critical learning rates, with their titles."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FirstStepOfRun:
-    """The predicted loss and gradient norm of the first step of a training run.
+    """The first step of a training run, with its loss and gradient norm once they are predicted.
 
     Attributes:
-        tokens: tokens of a sequence.
-        text: name of its law.
-        loss: mean loss.
-        loss_deviation: one run's standard deviation, or an upper bound without the gradient norm.
-        norm: gradient norm. None if it is omitted.
-        norm_deviation: one run's standard deviation.
+        asked: the batch.
+        stack: the network with the tokens of the batch.
+        text: name of the text law.
+        limits: limits of the batch's prediction.
+        cost: estimated cost of the card.
+        is_long: whether the cost is announced.
+        line: loss and gradient norm, each with one run's standard deviation. Without a prediction of the batch, the
+            norm is NaN, and the loss's deviation is an upper bound.
         texts: norms with the fewest and the most repeats, or None.
         why_not: reason to omit the norm. The default is "".
         result: result of `predict --batch`, or None.
-        coarse: whether the batch has coarse groups of tokens.
     """
 
-    tokens: int
+    asked: Asked
+    stack: Stack
     text: str
-    loss: float
-    loss_deviation: float
-    norm: float | None = None
-    norm_deviation: float | None = None
+    limits: Mapping[str, Any]
+    cost: Cost
+    is_long: bool
+    line: FirstLine
     texts: tuple[float, float] | None = None
     why_not: str = ""
     result: Result | None = None
-    coarse: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None) -> Self:
+        """Return step 1 at the context or with fewer tokens, and the estimated cost of the card.
+
+        Raises:
+            ValueError: the text cannot be read, or tokens do not repeat in it.
+        """
+        asked = at_context(given, of, limits, text)
+        stack, _ = of.read(asked.given)
+        text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
+        law = law_of(stack, text)
+        if law is None:
+            raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
+        within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
+        batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
+        held = Budget.of(within["max_time"], limits["memory"]).holds(batch)
+        others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
+        is_long = held and batch.seconds > _SILENT_SECONDS
+        line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
+        return cls(asked, stack, text, within, others + batch if held else others, is_long, line)
+
+    def plan(self, given: Mapping[str, Any], of: Description, *, layers: bool) -> Result:
+        """Return the description and the cost of the card."""
+        what = f"the card{' with tables of layers' * layers}: step 1, layers, a change, critical learning rates"
+        at = batch_text(BATCH, self.stack.tokens, self.text)
+        return planned((self.stack, of.read(given)[1], of), at, what, self.cost)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Return the predicted numbers by name."""
+        texts = {"texts": self.texts, "why_not": self.why_not}
+        return {"tokens": self.stack.tokens, "text": self.text, **asdict(self.line), **texts}
 
 
 def model_card(
@@ -169,13 +203,10 @@ def model_card(
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     alone = alone and not gaps(asked, "prediction")
-    step = _StepAsked.of(given, of, limits, text) if alone else None
+    step = FirstStepOfRun.of(given, of, limits, text) if alone else None
     if plan:
-        if step is None:
-            return predict_plan(given, of, compare=how["compare"], draws=how["draws"], **limits)
-        what = f"the card{' with tables of layers' * layers}: step 1, layers, a change, critical learning rates"
-        at = batch_text(BATCH, step.stack.tokens, step.text)
-        return planned((step.stack, of.read(given)[1], of), at, what, step.cost)
+        others = {"compare": how["compare"], "draws": how["draws"], **limits}
+        return predict_plan(given, of, **others) if step is None else step.plan(given, of, layers=layers)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
     if step and step.is_long:
         print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
@@ -185,7 +216,7 @@ def model_card(
     if result.values["no_rule"]:
         return result
     with by_estimates(), quietly(), one_numpy_thread():
-        first = None if step is None else _first_step_of_run(step, of, table, limits)
+        first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
         rates = None if first is None else critical_rates(stack, first.text, first.result)
         search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
         change = search() if alone else result.values["evened_by"]
@@ -206,8 +237,10 @@ def model_card(
     ]  # fmt: skip
     lines = _fitted(rows)
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
-    plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
-    card, sentences = {"step_1": plain, "critical_rates": rates, "lines": lines}, result.values["sentences"]
+    card, sentences = (
+        {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines},
+        result.values["sentences"],
+    )
     below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
@@ -260,67 +293,21 @@ def at_context(given: Mapping[str, Any], of: Description, limits: Mapping[str, A
             tokens //= 2
 
 
-@dataclass(frozen=True, slots=True)
-class _StepAsked:
-    """Step 1 of a card, before it is predicted.
-
-    Attributes:
-        asked: the batch.
-        stack: the network with the tokens of the batch.
-        text: name of the text law.
-        limits: limits of the batch's prediction.
-        cost: estimated cost of the card.
-        is_long: whether the cost is announced.
-    """
-
-    asked: Asked
-    stack: Stack
-    text: str
-    limits: Mapping[str, Any]
-    cost: Cost
-    is_long: bool
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None) -> Self:
-        """Return step 1 at the context or with fewer tokens, and the estimated cost of the card.
-
-        Raises:
-            ValueError: the text cannot be read, or tokens do not repeat in it.
-        """
-        asked = at_context(given, of, limits, text)
-        stack, _ = of.read(asked.given)
-        text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
-        law = law_of(stack, text)
-        if law is None:
-            raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
-        within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
-        batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
-        held = Budget.of(within["max_time"], limits["memory"]).holds(batch)
-        others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
-        is_long = held and batch.seconds > _SILENT_SECONDS
-        return cls(asked, stack, text, within, others + batch if held else others, is_long)
-
-
-def _first_step_of_run(step: _StepAsked, of: Description, table: Columns, limits: Mapping[str, Any]) -> FirstStepOfRun:
-    # Return step 1 of a card; without the norm if it takes longer or has no rule.
-    whole, text, law = step.stack, step.text, law_of(step.stack, step.text)
-    deviation = largest_loss_deviation(whole, BATCH, law)
-    known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss_of(table), loss_deviation=deviation)
-    if step.asked.text is None or whole.tokens == 1:
-        where = "such a network" if whole.tokens > 1 else "sequences of one token"
+def _first_step_of_run(step: FirstStepOfRun, of: Description, table: Columns, patterns: int | None) -> FirstStepOfRun:
+    # Predict step 1 of a card; without the norm if it takes longer or has no rule.
+    known = replace(step, line=replace(step.line, loss=loss_of(table)))
+    if step.asked.text is None or step.stack.tokens == 1:
+        where = "such a network" if step.stack.tokens > 1 else "sequences of one token"
         return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     try:
         result = quick_batch(step.asked, BATCH, of, **step.limits)
     except OverBudgetError:
-        takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
+        takes = duration(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
     line = result.values["line"]
-    return replace(
-        known, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm, norm_deviation=line.norm_deviation,
-        texts=norms_of_texts(whole, text, line), result=result, coarse=result.values["coarse"],
-    )  # fmt: skip
+    return replace(known, line=line, texts=norms_of_texts(step.stack, step.text, line), result=result)
 
 
 def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
@@ -452,16 +439,15 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    fewer = longest is not None and first.tokens < longest
+    fewer = longest is not None and first.stack.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
-    at = batch_text(BATCH, first.tokens, first.text, other)
+    at = batch_text(BATCH, first.stack.tokens, first.text, other)
     lines = [f"Step 1: {at}{of_context}; your log: {_LOG_VIEW}"]
-    line = FirstLine(first.loss, first.loss_deviation, math.nan, math.nan, is_bound=True)
-    line = line if first.result is None else first.result.values["line"]
-    loss, norm = normal_ranges(line, stack, notes, texts=bool(first.texts), coarse=first.coarse)
+    coarse = first.result is not None and first.result.values["coarse"]
+    loss, norm = normal_ranges(first.line, stack, notes, texts=bool(first.texts), coarse=coarse)
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
-        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
+        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
     if first.result is None:
         carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
@@ -500,7 +486,7 @@ def _change_of_step(
         or _CHANGE_SECONDS < quick_cost(whole, law_of(whole, first.text), limits["patterns"]).seconds
     ):
         return change
-    of_batch = Asked({**given, "tokens": first.tokens}, first.text), BATCH, of, run
+    of_batch = Asked({**given, "tokens": first.stack.tokens}, first.text), BATCH, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     tests = (change_of_batch(*of_batch, *each, **limits) for each in [(change.words, change.values), *untied])
     return next(filter(None, tests), None)

@@ -118,7 +118,7 @@ def compare_steps(
 
 
 def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
-    """Return all changes that the card can advise, in the form that the flag `--compare` takes."""
+    # Return all changes that the card can advise, in the form that the flag `--compare` takes.
     words = []
     for _, values in changes_of(stack, run.columns("layers")):
         with suppress(ValueError):  # no such network
@@ -157,7 +157,7 @@ def _tables(
 
 
 def _summary(before: _Step, after: _Step) -> list[str]:
-    """State the norm before and after a change, whether the layers become more even, and the effect on AdamW."""
+    # State the norm before and after a change, whether the layers become more even, and the effect on AdamW.
     sizes = [
         [abs(math.log(ratio)) for name, ratio in step.numbers.items() if name.endswith(_ENDS)]
         for step in (before, after)
@@ -200,7 +200,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
 def _step(
     asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool, every_layer: bool
 ) -> _Step:
-    """Return step 1 of one network."""
+    # Return step 1 of one network.
     stack = of.read(asked.given)[0]
     try:
         result = quick_batch(asked, batch, of, **limits)

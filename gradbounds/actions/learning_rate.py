@@ -126,13 +126,9 @@ def predict_rate(
     if of_text is not None:
         cost += cost_of_batch(stack, of_text, _FEW, coarse=True)[0]
     if plan:
-        at = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
         what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {', '.join(optimizers)}"
-        return planned((stack, notes, of), at, what, cost)
-    with (
-        shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds),
-        one_numpy_thread(),
-    ):
+        return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
+    with shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)
         scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:

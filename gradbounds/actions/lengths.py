@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
-from gradbounds.actions.predict import predicted
+from gradbounds.actions.predict import predict_plan, predicted
 from gradbounds.budget import Budget, way
 from gradbounds.described_network import Description
 from gradbounds.network_comparison import length_lines
@@ -26,7 +26,7 @@ _WHY = (
 
 def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
-    memory: str | None = None,
+    memory: str | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the ratio of gradient norms first layer / last layer for every matrix, at several sequence lengths.
 
@@ -35,6 +35,8 @@ def predict_lengths(
             the memory, before any is predicted.
         NoRuleError: theory has no rule for the network.
     """
+    if plan:
+        return predict_plan(given, of, patterns=patterns, max_time=max_time, memory=memory)
     budget = Budget.of(max_time, memory)
     read = {n: of.read({**given, "tokens": n}) for n in sorted(set(lengths))}
     ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}

@@ -190,6 +190,15 @@ class _Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
+    def plan(
+        self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, *, coarse: bool
+    ) -> Result:
+        """Return the description and the cost of judging a log."""
+        cost, what = self.quick_cost(coarse=coarse), f"loss and gradient norm, to judge {logged}"
+        more = sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
+        also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
+        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=more)
+
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
 
@@ -277,11 +286,8 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     if plan:
-        cost = theory.quick_cost(coarse=not read.line.parameters)
-        more = sum(theory.seconds(other) for _, other, _ in _other_weights(given, of, stack))
-        at, what = batch_text(batch, stack.tokens, text, of_tokens), f"loss and gradient norm, to judge {logged}"
-        also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
-        return planned((stack, notes, of), at, what, cost, also, seconds_of_causes=more)
+        at = batch_text(batch, stack.tokens, text, of_tokens)
+        return theory.plan(given, notes, at, logged, coarse=not read.line.parameters)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
         for coarse in (False,) if read.line.parameters else (True, False):

@@ -122,7 +122,7 @@ def predict_stack(
 
 
 def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
-    """Return the exponents, and the change that evens out the layers as an object and as text."""
+    # Return the exponents, and the change that evens out the layers as an object and as text.
     if chosen is None or prediction is None:
         return None, None, ""
     slopes = _exponents(chosen, prediction, budget)
@@ -130,7 +130,7 @@ def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) 
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
-    """Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory."""
+    # Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory.
     try:
         return way(stack, patterns, budget, coarse=coarse), "", False
     except (OverBudgetError, NoRuleError) as error:
@@ -186,7 +186,7 @@ def predicted(chosen: Way) -> Prediction:
 
 
 def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
-    """Return the arguments and the cost of predicting twice the width and the depth, or None if they take long."""
+    # Return the arguments and the cost of predicting twice the width and the depth, or None if they take long.
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (patterns and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
@@ -197,7 +197,7 @@ def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
 
 
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
-    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
+    # Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds.
     if (larger := _larger(chosen, budget)) is None:
         return None
     arguments, cost = larger
@@ -219,7 +219,7 @@ def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> No
 
 
 def _sampling_cost(stack: Stack, draws: int) -> tuple[float, float]:
-    """Return the seconds and the bytes that sampling takes."""
+    # Return the seconds and the bytes that sampling takes.
     from simulate import Cell  # late: torch takes longer to load than a prediction takes
     from simulate.runs.cost import block_bytes, block_work
 
@@ -253,7 +253,7 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
 
 
 def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
-    """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
+    # State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially.
     if slopes is None:
         return []
     lines = []
@@ -273,7 +273,7 @@ def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
 
 
 def _bound_line(stack: Stack, table: Columns) -> list[str]:
-    """State Theorem 1's bound for this network, if the network is in the paper's setting."""
+    # State Theorem 1's bound for this network, if the network is in the paper's setting.
     if not stack.in_paper:
         return []
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy

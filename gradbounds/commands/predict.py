@@ -134,14 +134,10 @@ class Predict(ModelFlags):
                 return result
         elif self.batch is not None or self.learning_rate is not None:
             return self._of_batch(changes, self.batch, logs, limits)
-        if several and self.dry_run:
-            from gradbounds.actions.predict import predict_plan
-
-            return predict_plan(changes, of, **limits)
         if several:
             from gradbounds.actions.lengths import predict_lengths
 
-            return predict_lengths(changes, changes["tokens"], of, **limits)
+            return predict_lengths(changes, changes["tokens"], of, plan=self.dry_run, **limits)
         if self.bound:
             from gradbounds.actions.bound import theorem1
 
