@@ -95,7 +95,6 @@ def not_had(name: str, found: dict[str, Any], wanted: dict[str, Requirement]) ->
 
 
 def main() -> int:
-    """Try both, whatever comes of the first, and write what was found."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted, at_hand = allowed(project), pythons(project["requires-python"])
     found = {}

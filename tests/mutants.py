@@ -144,7 +144,6 @@ def tested(tree: Path, arguments: Sequence[str], limit: float) -> tuple[str | No
 
 
 def judged(mutant: Mutant, arguments: Sequence[str], stage: str, limit: float, root: Path = ROOT) -> Verdict:
-    """A mutant in a copy of its own, under some tests."""
     start = time.perf_counter()
     with TemporaryDirectory() as folder:
         tree = Path(folder)

@@ -26,7 +26,6 @@ class Resumption:
 
     @staticmethod
     def _test_files(root: Path) -> list[Path]:
-        """All but evidence."""
         tests = root / "tests"
         return [file for file in tests.rglob("*.py") if tests / "evidence" not in file.parents]
 

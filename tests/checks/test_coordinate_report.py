@@ -329,8 +329,7 @@ def test_what_right_is_in_one_is_wrong_in_the_other(healthy):
     """The same numbers, held against others: a rate of 1/width for hidden matrices alone is not standard."""
     report = judged_steps(healthy.stepped, "sp", "mine", "adam")
     assert {"attention", "learning rate"} <= {alarm.kind for alarm in report.alarms}
-    mean_field = judged_steps(healthy.stepped, "mean-field", "mine", "adam")
-    assert mean_field.alarms == []
+    assert judged_steps(healthy.stepped, "mean-field", "mine", "adam").alarms == []
 
 
 @pytest.mark.parametrize(("optimizer", "role", "asked"), [

@@ -38,8 +38,7 @@ def test_planted_faults_are_named_by_layer(name, layer, fault):
 @pytest.mark.parametrize("name", ["encoder-post", "transformer-pre"])
 def test_healthy_modules_raise_no_alarm(name):
     """Each of two seeds by itself; 100 are in `make evidence`."""
-    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame
-    for _, one in frame.groupby("seed"):
+    for _, one in probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame.groupby("seed"):
         assert alarms(one) == []
 
 
@@ -244,8 +243,7 @@ def test_exploding_and_vanishing_layers_are_named():
         ("hidden_energy", 10.0, "exploding", range(8, 13)), ("gradient", 4.0, "vanishing", range(1, 8)),
     ):  # fmt: skip
         chosen = frame["quantity"] == quantity
-        grown = frame.assign(value=np.where(chosen, factor ** frame["layer"], frame["value"]))
-        found = alarms(grown)
+        found = alarms(frame.assign(value=np.where(chosen, factor ** frame["layer"], frame["value"])))
         assert {alarm.kind for alarm in found} == {kind}
         assert [alarm.layer for alarm in found] == list(layers)
     assert alarms(frame) == []

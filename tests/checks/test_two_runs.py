@@ -19,7 +19,6 @@ def small_network():
 
 
 def run_of(values):
-    """A run that has these draws, (draws, 20)."""
     return [replace(small_network(), seeds=np.zeros(len(values), dtype=int), arrays={"grad_sq_W1": values})]
 
 

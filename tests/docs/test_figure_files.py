@@ -23,7 +23,6 @@ ENTRIES = tomllib.loads((FOLDER / "manifest.toml").read_text(encoding="utf-8"))
 
 
 def faults(name: str, file: Path) -> list[str]:
-    """What is wrong with a picture, beside its entry."""
     entry = ENTRIES[name]
     if "sha256" in entry:
         same = hashlib.sha256(file.read_bytes()).hexdigest() == entry["sha256"]

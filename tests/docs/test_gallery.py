@@ -90,7 +90,6 @@ def test_a_wrong_script_is_seen(script):
 
 
 def at_most(function, **most):
-    """The function with arguments by name that are at most these."""
 
     def called(*places, **names):
         return function(*places, **names | {name: min(names[name], most[name]) for name in most if name in names})

@@ -137,7 +137,6 @@ def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, first: int = 0) -> dict[str, Any]:
-    """Theory, and the means over networks."""
     network = stack(width, depth, kind)
     law = TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
     step = batch_steps(network, [optimizer], sequences, law)[optimizer]

@@ -91,7 +91,6 @@ def printed(hash_, capsys):
 
 
 def of_page(table):
-    """The page's numbers by a column's head and layer."""
     return {
         (head, int(row[0])): float(cell)
         for row in table[1:]

@@ -60,7 +60,6 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def runs(fields: dict[str, Any], exponent: float | None, seed: int) -> list[tuple[float, float]]:
-    """Loss and gradient norm of step 1 of sampled networks."""
     stack, text = Stack(**fields, sequences=BATCH), None
     if exponent is not None:
         ids = TextLaw.zipf(exponent, USUAL["vocab"]).windows(BATCH * SEEDS, stack.tokens, np.random.default_rng(seed))

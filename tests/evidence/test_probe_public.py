@@ -55,7 +55,6 @@ CASES = {"public": public_cases}
 
 
 def of_kind(folder, kind):
-    """What was said of its runs, with family and place."""
     cases = {key: case for key, case in public_cases(folder).items() if key[1] == kind}
     return [(*place(kind, number), answer) for (_, _, number), answer in kept_cases(folder, cases).items()]
 

@@ -24,7 +24,6 @@ KNOWN = {
 
 
 def found_runs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every run beside its prediction, the quickest first."""
     found = {}
     for run in sorted(RUNS, key=lambda run: ("head" not in run, run["depth"] * run["tokens"])):
         predicted = kept_case(folder, setting_of(run), partial(predicted_lines, run))

@@ -212,8 +212,7 @@ def test_mean_hessian():
     hessian, radial = error_bars(axes)
     assert hessian.lines[0].get_xdata() == pytest.approx(table["hessian"].to_numpy())
     assert radial.lines[0].get_xdata() == pytest.approx(table["radial"].to_numpy())
-    segment = hessian.lines[2][0].get_segments()[1]
-    assert segment[:, 0] == pytest.approx([0.01 - 0.08, 0.01 + 0.08])
+    assert hessian.lines[2][0].get_segments()[1][:, 0] == pytest.approx([0.01 - 0.08, 0.01 + 0.08])
     (shade,) = axes.patches
     shaded = shade.get_extents().transformed(axes.transData.inverted())
     assert sorted(shaded.intervaly) == pytest.approx([1.5, 2.5])

@@ -70,7 +70,6 @@ def dask(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The table of the same sweep in this process."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert main([*SWEEP, "--out", str(out)]) == 0
     return table_digest(out)

@@ -25,7 +25,6 @@ SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
 
 @pytest.fixture(scope="module")
 def few():
-    """Answers of a file: of two networks of one layer."""
     return answers(models=(), depths=(1,), widths=(64,), placements=("post", "peri"), gated=(), choices=False)
 
 

@@ -37,7 +37,6 @@ def few_patterns(monkeypatch):
 
 
 def printed(capsys, *flags):
-    """What the command has."""
     assert main(["predict", *flags, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 

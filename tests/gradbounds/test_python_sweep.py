@@ -30,8 +30,7 @@ def drawn(run):
 def test_the_same_call_continues_and_more_draws_are_added(tmp_path):
     """To the numbers of one call, whatever the order of the networks, and one that is given twice counts once."""
     out, seen = tmp_path / "mine", []
-    first = gb.sweep(STACKS, draws=16, seed=5, out=out)
-    assert {samples.draws for samples in first.samples()} == {16}
+    assert {samples.draws for samples in gb.sweep(STACKS, draws=16, seed=5, out=out).samples()} == {16}
     gb.sweep(STACKS, draws=16, seed=5, out=str(out), on_block=seen.append)
     assert seen == []
     run = gb.sweep([*STACKS[::-1], gb.Cell(STACKS[0])], draws=32, seed=5, out=out, on_block=seen.append)
@@ -100,8 +99,7 @@ def test_python_continues_what_the_command_began(tmp_path, capsys):
     assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "16", "--out", str(out)]) == 0
     assert "cells   2, each with at least 16 draws (in whole blocks)" in capsys.readouterr().out
     stacks = [Stack(placement=placement, width=8, depth=1) for placement in ("post", "pre")]
-    run = gb.sweep(stacks, draws=32, seed=0, out=out)
-    assert {samples.draws for samples in run.samples()} == {32}
+    assert {samples.draws for samples in gb.sweep(stacks, draws=32, seed=0, out=out).samples()} == {32}
 
 
 def test_a_run_of_several_ways_to_sample_is_no_recipe(tmp_path, cells, capsys):

@@ -33,7 +33,6 @@ class Synset(NamedTuple):
 
 
 def synsets(files: dict[str, Path] = FILES) -> list[Synset]:
-    """Those whose gloss may be used."""
     every = []
     for part, file in files.items():
         for line in file.read_text(encoding="utf-8", errors="ignore").split("\n"):

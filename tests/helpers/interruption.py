@@ -52,7 +52,6 @@ class Forked:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code, or minus the signal, once it has ended."""
         return self._process.exitcode
 
     returncode = property(poll)
@@ -127,7 +126,6 @@ def kill_at_random(out: Path, rng: np.random.Generator, last: float) -> None:
 
 
 def sorted_table(out: Path) -> pa.Table:
-    """All draws of a run in one order."""
     table = pa.concat_tables(Run.open(out).tables(), promote_options="permissive")
     return table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")]).combine_chunks()
 

@@ -234,7 +234,6 @@ def read_families() -> list[str]:
 
 
 def with_experts() -> set[str]:
-    """Families of these whose layers have a router."""
     return {name for name in read_families() if "num_experts_per_tok" in CLASSES[name].keys}
 
 

@@ -147,7 +147,6 @@ RATE = 1e-3
 
 
 def adam(module, width, rule="mup", breach="", rate=RATE):
-    """Adam with a rate of its own for hidden matrices in mu-P."""
     groups = []
     for name, weight in module.named_parameters():
         hidden = weight.ndim == 2 and not name.startswith(("words", "positions", "first", "head"))

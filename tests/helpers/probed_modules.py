@@ -54,8 +54,7 @@ def one_module(width, depth):
 
     def batch(seed):
         generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(2, 3, width, generator=generator)
-        return x, lambda y: y.square().mean()
+        return torch.randn(2, 3, width, generator=generator), lambda y: y.square().mean()
 
     return body, batch
 

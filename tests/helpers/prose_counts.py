@@ -39,7 +39,6 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def counts(text: str) -> Counter[str]:
-    """Return how often each kind occurs in a text."""
     found: Counter[str] = Counter()
     for sentence in sentences(text):
         for kind, pattern in KINDS.items():

@@ -178,7 +178,6 @@ AXIS_NOT_TOLD: dict[str, Callable[..., Single]] = {
 
 
 def of_torch(width: int, depth: int, **kinds: Any) -> Single:
-    """An `OfTorch` that is to say the next word."""
     words = _words(BATCH)
     return OfTorch(width, depth, **kinds), words, next_word(words)
 

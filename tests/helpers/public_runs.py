@@ -25,7 +25,6 @@ _PRINTED = ("name", "source", "date", "loss", "count", "norm", "step", "note")
 
 
 def laws(run: dict[str, Any]) -> list[TextLaw]:
-    """Every law of text that a run may have had."""
     words = run["vocab"][0]
     if run["text"] in KINDS:
         return [TextLaw.of_kind(run["text"], words)]

@@ -197,7 +197,6 @@ def inputs_of(module: nn.Module, draw: torch.Generator) -> Iterator[dict[str, An
 
 
 def words(draw: torch.Generator) -> Tensor:
-    """Token ids without the special ones."""
     return torch.randint(5, VOCAB - 2, (SEQUENCES, TOKENS), generator=draw)
 
 
@@ -234,5 +233,4 @@ def projection(output: Any) -> Tensor:
 
 
 def asked(value: Any) -> bool:
-    """Return whether the argument is a tensor with a gradient."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad

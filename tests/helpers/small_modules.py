@@ -26,7 +26,6 @@ def next_word(ids: Tensor) -> Callable[[Any], Tensor]:
 
 
 def x_transformer(option: str) -> Single:
-    """A decoder of words with one option switched on."""
     ids = torch.randint(VOCAB, (SEQUENCES, TOKENS + 1), generator=torch.Generator().manual_seed(_SEED))
     layers = x_transformers.Decoder(
         dim=WIDTH, depth=DEPTH, heads=HEADS, attn_dim_head=WIDTH // HEADS, **({option: True} if option else {})
@@ -46,7 +45,6 @@ def x_options() -> Iterator[str]:
 
 
 def of_images(make: Callable[[], nn.Module], side: int = IMAGE) -> Single:
-    """A classifier of images with random labels."""
     draw = torch.Generator().manual_seed(_SEED)
     images, labels = torch.randn(SEQUENCES, 3, side, side, generator=draw), torch.tensor([0, 1])
     return make(), images, lambda output: functional.cross_entropy(output, labels)

@@ -243,8 +243,7 @@ def theory(setting: Setting, patterns: int, law: TextLaw | None = None) -> dict[
         role: float(np.linalg.norm(error)) / expected[role] / 2 for role, error in scale.grad_sq_sem(SEQUENCES).items()
     }
     if family:
-        others = sum(expected.pop(role) for role in learned if role in expected)
-        expected["others"] = others
+        expected["others"] = sum(expected.pop(role) for role in learned if role in expected)
     return {"patterns": patterns, "squares": expected, "errors": errors, "loss": scale.loss}
 
 

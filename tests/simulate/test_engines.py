@@ -32,13 +32,11 @@ def test_weights_are_normal_with_the_asked_deviation():
     """False alarm 1e-5; at 6e4 entries a deviation of 2% in the scale is missed with less than 1%."""
     weights = engine(draws=6).map("W1", 100, 100, 0.3).weight.flatten()
     assert stats.kstest(weights.numpy() / 0.3, "norm").pvalue > 1e-5
-    chi_square = float((weights / 0.3).square().sum())
-    assert 5e-6 < stats.chi2(weights.numel()).cdf(chi_square) < 1 - 5e-6
+    assert 5e-6 < stats.chi2(weights.numel()).cdf(float((weights / 0.3).square().sum())) < 1 - 5e-6
 
 
 def test_second_backward_raises():
-    e = engine()
-    y = e.apply("W1", torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True), 5, 1.0).sum()
+    y = engine().apply("W1", torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True), 5, 1.0).sum()
     y.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
         y.backward()

@@ -86,8 +86,7 @@ def simplified(width, depth):
 
 def test_under_the_paper_s_initialization_it_is_our_network():
     """Energies and the gradients of W1, W2 of every layer; false alarm 1e-4 a number. PyTorch's own is told apart."""
-    stack = Stack(placement="pre", width=64, depth=3, tokens=16, vocab=512)
-    samples = sample(stack, draws=256, seed=1)
+    samples = sample(Stack(placement="pre", width=64, depth=3, tokens=16, vocab=512), draws=256, seed=1)
     worst = {}
     for name, factory, seeds in (("paper", simplified, 48), ("torch", BUILTINS["encoder-pre"].factory, 8)):
         frame = probe(factory, widths=[64], depths=[3], seeds=seeds).frame

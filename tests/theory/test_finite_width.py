@@ -168,8 +168,7 @@ def test_predict_with_finite_width():
     stack = Stack(width=128, depth=4)
     plain, corrected = predict(stack), predict(stack, finite_width=True)
     for name in plain:
-        factor = corrections(stack).get(name, 1.0)
-        np.testing.assert_array_equal(corrected[name], plain[name] * factor)
+        np.testing.assert_array_equal(corrected[name], plain[name] * corrections(stack).get(name, 1.0))
     assert float(coefficients().last["grad_sq_W2"]) == pytest.approx(-5 / 3)
     with pytest.raises(
         ValueError,

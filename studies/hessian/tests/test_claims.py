@@ -68,8 +68,7 @@ def test_summaries():
     assert np.isnan(summaries(table).iloc[1]["smallest"]), "of a Gauss-Newton matrix"
     assert np.isnan(summaries(table.assign(residual=np.nan))[["smallest", "largest"]]).all(axis=None)
     assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
-    nothing = summaries(table.assign(node=0.0))
-    assert (nothing["frobenius_sem"] == 0).all(), "a block that no loss sees"
+    assert (summaries(table.assign(node=0.0))["frobenius_sem"] == 0).all(), "a block that no loss sees"
     curve = densities(table).query("matrix == 'hessian'")
     assert np.trapezoid(curve["mean"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
 

@@ -88,7 +88,6 @@ def keep(version: str, found: dict[str, Any]) -> None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version to compare."""
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 

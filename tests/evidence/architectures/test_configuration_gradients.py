@@ -99,7 +99,6 @@ def over_predicted(values: Any) -> dict[str, Any]:
 
 
 def quantity(role: str) -> str:
-    """The quantity of a matrix, of a decoder's or of an "encoder_" one."""
     encoder = "encoder_" if role.startswith("encoder_") else ""
     return f"{encoder}grad_sq_{role.removeprefix('encoder_')}"
 
@@ -132,7 +131,6 @@ def ours(family: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def beyond(found: dict[str, Any]) -> list[str]:
-    """The matrices that are off by more than 5%."""
     return [role for role, one in found["matrices"].items() if abs(one["ratio"] - 1) > 0.05]
 
 

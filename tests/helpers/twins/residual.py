@@ -109,8 +109,7 @@ def parts_along(stack: SmallStack, direction: list[Tensor]) -> tuple[float, floa
         def nodes_at(t):
             return [tensor for name in names for tensor in getattr(moved(t), name)]
 
-        changes = torch.func.jvp(nodes_at, (zero,), (torch.ones_like(zero),))[1]
-        return [one.detach() for one in changes]
+        return [one.detach() for one in torch.func.jvp(nodes_at, (zero,), (torch.ones_like(zero),))[1]]
 
     seen = stack.run()
     slopes = torch.autograd.grad(seen.loss, [*seen.outputs, *seen.normed])

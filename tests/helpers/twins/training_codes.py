@@ -193,7 +193,6 @@ class Architecture:
     logits: float = 1.0
 
     def norm(self, x: Tensor) -> Tensor:
-        """Of the last axis, with weight 1."""
         whole = x.shape[-1:]
         return F.rms_norm(x, whole, eps=self.epsilon) if self.rms else F.layer_norm(x, whole, eps=self.epsilon)
 
@@ -209,7 +208,6 @@ class Architecture:
         return mixed.transpose(0, 1).reshape(len(x), -1) @ weights["WO"][layer].T
 
     def units(self, weights: Weights, layer: int, x: Tensor) -> Tensor:
-        """GELU, or SiLU times a second matrix."""
         inner = x @ weights["W1"][layer].T
         inner = F.silu(x @ weights["WG"][layer].T) * inner if "WG" in weights else F.gelu(inner)
         return inner @ weights["W2"][layer].T

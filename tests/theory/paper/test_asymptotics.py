@@ -18,8 +18,7 @@ def test_kernels_are_the_recursions():
 @pytest.mark.parametrize("tokens", [2, 8, 64])
 def test_post_alignment(tokens):
     """A layer halves 1 − c, up to O(√(1 − c)); the map is the recursion's."""
-    correlation = predict(Stack(depth=30, tokens=tokens))["token_correlation"] / 1.5
-    gap = 1 - correlation
+    gap = 1 - (predict(Stack(depth=30, tokens=tokens))["token_correlation"] / 1.5)
     assert (gap[1:] / gap[:-1])[-3:] == pytest.approx(float(asymptotics.post_alignment_rate()), abs=0.01)
     layer = asymptotics.post_layer_gap().subs(asymptotics.n, tokens)
     assert float(layer.subs(asymptotics.gap, float(gap[3]))) == pytest.approx(gap[4], rel=1e-6)

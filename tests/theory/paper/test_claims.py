@@ -53,8 +53,7 @@ def test_forms_are_what_is_derived():
     assert (low.lts, high.gts) == (attention.subs(lemmas.attention, 0), attention.subs(lemmas.attention, 1))
     multiplicities = {eq.lhs.args[0]: eq.rhs for eq in expression(CLAIMS["L4"]).args}
     assert {value: n.subs(d, 3) for value, n in multiplicities.items()} == layer_norm.projection_eigenvalues(3)
-    threshold = expression(CLAIMS["E1"]).lhs.args[0].gts
-    assert sp.simplify(threshold - theorem1.entry_threshold()) == 0
+    assert sp.simplify(expression(CLAIMS["E1"]).lhs.args[0].gts - theorem1.entry_threshold()) == 0
 
 
 def test_numbers_are_those_of_the_forms():
@@ -225,8 +224,7 @@ def test_claims_are_listed_and_explained(capsys):
     said = capsys.readouterr().out
     assert all(f"\n{name} " in "\n" + said for name in NAMES)
     judged = {v.claim for one in committed_results() for v in one.verdicts}
-    paper = said.split("\nLiu et al. 2020")[0]
-    assert paper.count("not tested here") == len(set(NAMES) - judged)
+    assert said.split("\nLiu et al. 2020")[0].count("not tested here") == len(set(NAMES) - judged)
     assert main(["claims", "t1"]) == 0
     said = capsys.readouterr().out
     for words in ("Statement", "Derived", "tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):

@@ -18,8 +18,7 @@ def test_symbols(placement):
     assert slack.product_of_factors(placement) == 1
     assert slack.growth(placement) == (0, 0, sp.Rational(1, 2), 0, 0, 0)
     assert len(slack.factors(placement)) == len(STEPS) == 6
-    logarithm = slack.factors(placement)[3]
-    assert sp.limit(logarithm / sp.sqrt(sp.log(d)), d, sp.oo) == 2
+    assert sp.limit(slack.factors(placement)[3] / sp.sqrt(sp.log(d)), d, sp.oo) == 2
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -46,8 +45,7 @@ def test_every_draw(cells):
 def test_predicted_factors_are_those_of_samples():
     """Root mean squares at d = 512; every ratio within 4%, and the measured growth of step 3 is exactly √d."""
     stack = Stack(width=512, depth=4, tokens=4, vocab=512)
-    s = sample(stack, draws=192, seed=2)
-    measured = np.sqrt((chain(stack, s) ** 2).mean(1))
+    measured = np.sqrt((chain(stack, sample(stack, draws=192, seed=2)) ** 2).mean(1))
     predicted = chain(stack, predict(stack))
     np.testing.assert_allclose(measured[1:] / measured[:-1], predicted[1:] / predicted[:-1], rtol=0.04)
     assert measured[3] / measured[2] == pytest.approx(np.sqrt(512))
