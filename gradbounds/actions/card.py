@@ -198,8 +198,8 @@ def model_card(
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
     # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
-    asked, coarse = of.read(given)[0], how["patterns"] is None and alone
-    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+    asked = of.read(given)[0]
+    coarse = how["patterns"] is None and alone and _is_grouped(asked)
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     alone = alone and not gaps(asked, "prediction")
@@ -212,21 +212,36 @@ def model_card(
         print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
     with quietly() if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
-    stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
+    stack, table = result.values["stack"], result.columns()
     if result.values["no_rule"]:
         return result
     with by_estimates(), quietly(), one_numpy_thread():
         first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
         rates = None if first is None else critical_rates(stack, first.text, first.result)
-        search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
-        change = search() if alone else result.values["evened_by"]
-    ignored = [note.field for note in notes if note.reason == _IGNORED]
-    ignored[5:] = [f"{len(ignored) - 5} others"] * (len(ignored) > 5)
+        change = result.values["evened_by"]
+        if alone:
+            change = _change_of_step(given, of, result, first, limits, coarse=coarse)
+    run = None if first is None else first.result
+    lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
+    lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
+    sentences, below = result.values["sentences"], list(result.below)
+    if run and layers:
+        below = ["", *run.lines, "", *sentences["trust"]]
+    below += [sentences["evened"]] * (layers and change is None)
+    card = {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines}
+    return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
+
+
+def _rows(
+    given: Mapping[str, Any], of: Description, result: Result, first: FirstStepOfRun | None,
+    rates: Mapping[str, Any] | None, change: Remedy | None, *, compared: bool,
+) -> list[str]:  # fmt: skip
+    # Returns the rows of a card, before long ones are wrapped.
+    stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
-    rows = [
-        *[f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"]
-        * bool(of.is_model and how["compare"]),
-        *[_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored),
+    one = f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"
+    return [
+        *[one] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
@@ -235,15 +250,18 @@ def model_card(
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
-    lines = _fitted(rows)
-    lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
-    card, sentences = (
-        {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines},
-        result.values["sentences"],
-    )
-    below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
-    below += [sentences["evened"]] * (layers and change is None)
-    return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
+
+
+def _is_grouped(asked: Stack) -> bool:
+    # Returns whether coarse groups of tokens stand for all tokens of a network.
+    return not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+
+
+def _ignored(notes: Sequence[Note]) -> list[str]:
+    # Names up to five keys of the file that were ignored on request.
+    ignored = [note.field for note in notes if note.reason == _IGNORED]
+    ignored[5:] = [f"{len(ignored) - 5} others"] * (len(ignored) > 5)
+    return [_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored)
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:

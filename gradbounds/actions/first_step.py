@@ -56,13 +56,11 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: optimizers whose first step is predicted.
-        draws: random networks to sample for each network of at most 2e8 parameters. If None, no network with a rule is
-            sampled, and for others 2 to 16 are, as `max_time` allows.
+        draws: random networks to sample for each network; if None, 2 to 16 for networks without a rule.
         seed: seed of the first sampled network.
         patterns: number of attention samples if attention is random; 4 to 16 if None.
         notes: notes on the first network's configuration.
-        max_time: limit on theory's time for all networks, such as "90s", compared with a timed small batch; if None,
-            one minute by the estimate.
+        max_time: limit on theory's time for all networks, such as "90s"; one minute by the estimate if None.
         memory: limit on theory's estimated memory, such as "4GB", the value for None.
         every_power: whether to predict the rates at twice every size too, as far as the limits allow.
         plan: whether to only estimate time and memory.
@@ -90,12 +88,9 @@ def first_steps(
     seconds = pace * cost.seconds
     takes = _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        whole, first = replace(cost, seconds=seconds + of_networks + doubling), stacks[0]
-        what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
-        at = batch_text(first.sequences, first.tokens, None)
-        return planned(
-            (first, notes, of or Description()), at, what, whole, *[f"  {takes}"] * (whole.seconds > seconds)
-        )
+        whole = replace(cost, seconds=seconds + of_networks + doubling)
+        named = stacks[0], notes, of or Description()
+        return _planned(stacks, optimizers, named, whole, takes * (whole.seconds > seconds))
     if seconds + of_networks + doubling > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)
@@ -111,6 +106,17 @@ def first_steps(
         ],
         figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
+
+
+def _planned(
+    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], network: tuple[Stack, Sequence[Note], Description],
+    cost: Cost, takes: str,
+) -> Result:  # fmt: skip
+    # Describes the prediction of first steps, with its parts if there are several.
+    what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
+    return planned(
+        network, batch_text(stacks[0].sequences, stacks[0].tokens, None), what, cost, *[f"  {takes}"] * bool(takes)
+    )
 
 
 def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> str:

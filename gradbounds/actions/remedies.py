@@ -164,10 +164,7 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     ['[e.weight.data.mul_(2.5) for e in model.modules() if isinstance(e, torch.nn.Embedding)]']
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
-    like = {"embedding_scale": before.embedding_scale} | (
-        {"embeddings": "tied", "vocab": before.vocab} if untied else {}
-    )
-    if factor == 1.0 or replace(after, **like) != before:
+    if factor == 1.0 or replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before:
         return []
     change = f"weight.data.mul_({factor:.4g})"
     if after.embeddings == "tied":
