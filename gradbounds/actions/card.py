@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -43,7 +42,7 @@ from gradbounds.layer_summary import (
     squared_norms,
 )
 from gradbounds.network_text import loss_of_head, other_codes
-from gradbounds.progress import quietly
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
@@ -200,30 +199,27 @@ def model_card(
         ValueError: as `predict_stack`.
     """
     layers = layers or every_layer
-    alone = of.is_model and not how["compare"] and how["draws"] is None
+    asked = of.read(given)[0]
+    alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
-    asked, coarse = of.read(given)[0], how["patterns"] is None and alone
-    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+    coarse = alone and how["patterns"] is None and not (asked.experts or holds_words(asked))
+    coarse = coarse and not gaps(replace(asked, sequences=2), "grouped")
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
-    alone = alone and not gaps(asked, "prediction")
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None
     if plan:
-        others = {"compare": how["compare"], "draws": how["draws"], **limits}
-        return predict_plan(given, of, **others) if step is None else step.plan(given, of, layers=layers)
+        return predict_plan(given, of, **how) if step is None else step.plan(given, of, layers=layers)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    if step and step.is_long:
-        print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
-    with quietly() if step else nullcontext():
+    with shown("predicting step 1", step.cost.seconds * step.is_long) if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
-    stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
-    if result.values["no_rule"]:
-        return result
-    with by_estimates(), quietly(), one_numpy_thread():
-        first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
-        rates = None if first is None else critical_rates(stack, first.text, first.result)
-        search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
-        change = search() if alone else result.values["evened_by"]
+        stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
+        if result.values["no_rule"]:
+            return result
+        with by_estimates(), one_numpy_thread():
+            first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
+            rates = None if first is None else critical_rates(stack, first.text, first.result)
+            search = partial(_change_of_step, given, of, result, first, limits, coarse=coarse)
+            change = search() if alone else result.values["evened_by"]
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
     rows = [
         *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
@@ -232,17 +228,13 @@ def model_card(
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
-        *_layers(stack, table, run),
-        *_change_lines(table, run, change, stack.tokens),
-        *([_NO_RUN] if rates is None else _rate_lines(rates)),
-        *_limits(stack, first, result)[is_substitute:],  # the evidence is for the model's own norms
+        *_layers(stack, table, run), *_change_lines(table, run, change, stack.tokens),
+        *([_NO_RUN] if rates is None else _rate_lines(rates)), *_limits(stack, first, result)[is_substitute:],
     ]  # fmt: skip
     lines = _fitted(rows)
     lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
-    card, sentences = (
-        {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines},
-        result.values["sentences"],
-    )
+    card = {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines}
+    sentences = result.values["sentences"]
     below = [*result.below] if run is None or not layers else ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)

@@ -88,15 +88,12 @@ def first_steps(
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
     seconds = pace * cost.seconds
-    takes = _takes(seconds, cost.bytes, of_networks, doubling)
+    whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        whole, first = replace(cost, seconds=seconds + of_networks + doubling), stacks[0]
-        what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
-        at = batch_text(first.sequences, first.tokens, None)
-        return planned(
-            (first, notes, of or Description()), at, what, whole, *[f"  {takes}"] * (whole.seconds > seconds)
-        )
-    if seconds + of_networks + doubling > SOON:
+        what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
+        network, more = (first, notes, of or Description()), [f"  {takes}"] * (whole > seconds)
+        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *more)
+    if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)
     return Result(
