@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -43,7 +42,7 @@ from gradbounds.layer_summary import (
     squared_norms,
 )
 from gradbounds.network_text import lacking_sizes, loss_of_head, other_codes, tokens_text, unread_line
-from gradbounds.progress import quietly
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
@@ -196,34 +195,30 @@ def model_card(
         ValueError: as `predict_stack`.
     """
     layers = layers or every_layer
-    alone = of.is_model and not how["compare"] and how["draws"] is None
-    # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
     asked = of.read(given)[0]
-    coarse = how["patterns"] is None and alone and _is_grouped(asked)
+    alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
+    # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
+    coarse = alone and how["patterns"] is None and _is_grouped(asked)
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
-    alone = alone and not gaps(asked, "prediction")
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None
     if plan:
-        others = {"compare": how["compare"], "draws": how["draws"], **limits}
-        return predict_plan(given, of, **others) if step is None else step.plan(given, of, layers=layers)
+        return predict_plan(given, of, **how) if step is None else step.plan(given, of, layers=layers)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    if step and step.is_long:
-        print(f"predicting step 1, about {duration(step.cost.seconds)}", file=sys.stderr, flush=True)
-    with quietly() if step else nullcontext():
+    with shown("predicting step 1", step.cost.seconds * step.is_long) if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
-    stack, table = result.values["stack"], result.columns()
-    if result.values["no_rule"]:
-        return result
-    with by_estimates(), quietly(), one_numpy_thread():
-        first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
-        rates = None if first is None else critical_rates(stack, first.text, first.result)
-        change = result.values["evened_by"]
-        if alone:
-            change = _change_of_step(given, of, result, first, limits, coarse=coarse)
+        table = result.columns()
+        if result.values["no_rule"]:
+            return result
+        with by_estimates(), one_numpy_thread():
+            first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
+            rates = None if first is None else critical_rates(result.values["stack"], first.text, first.result)
+            change = result.values["evened_by"]
+            if alone:
+                change = _change_of_step(given, of, result, first, limits, coarse=coarse)
     run = None if first is None else first.result
     lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
-    lines += [_more(stack, of_run=run is not None)] * (len(lines) < _LINES)
+    lines += [_more(result.values["stack"], of_run=run is not None)] * (len(lines) < _LINES)
     sentences, below = result.values["sentences"], list(result.below)
     if run and layers:
         below = ["", *run.lines, "", *sentences["trust"]]

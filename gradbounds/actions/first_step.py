@@ -86,12 +86,12 @@ def first_steps(
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
     seconds = pace * cost.seconds
-    takes = _takes(seconds, cost.bytes, of_networks, doubling)
+    whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        whole = replace(cost, seconds=seconds + of_networks + doubling)
-        named = stacks[0], notes, of or Description()
-        return _planned(stacks, optimizers, named, whole, takes * (whole.seconds > seconds))
-    if seconds + of_networks + doubling > SOON:
+        what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
+        network, more = (first, notes, of or Description()), [f"  {takes}"] * (whole > seconds)
+        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *more)
+    if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)
     return Result(
@@ -106,17 +106,6 @@ def first_steps(
         ],
         figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
-
-
-def _planned(
-    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], network: tuple[Stack, Sequence[Note], Description],
-    cost: Cost, takes: str,
-) -> Result:  # fmt: skip
-    # Describes the prediction of first steps, with its parts if there are several.
-    what = f"critical learning rates of {', '.join(optimizers)} for {len(stacks)} network{'s' * (len(stacks) > 1)}"
-    return planned(
-        network, batch_text(stacks[0].sequences, stacks[0].tokens, None), what, cost, *[f"  {takes}"] * bool(takes)
-    )
 
 
 def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> str:

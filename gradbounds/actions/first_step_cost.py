@@ -46,7 +46,7 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """Return the estimated cost of predicting first steps, and measured time / estimate, 1 without a limit of time.
+    """Return the estimated cost of predicting first steps, and measured time / estimated time on this machine.
 
     Raises:
         OverBudgetError: the cost exceeds the budget; the error states by how much, and how many tokens fit.
@@ -57,8 +57,8 @@ def cost_within(
 
     cost = steps_cost(stacks, optimizers, patterns)
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
-    pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0) if budget.is_clocked else 1.0
-    paced = replace(cost, seconds=cost.seconds * pace)
+    pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0)
+    paced = replace(cost, seconds=cost.seconds * (pace if budget.is_clocked else 1.0))
     if budget.holds(paced) and budget.has_room(paced):
         return cost, pace
     within = replace(budget, seconds=budget.seconds * cost.seconds / paced.seconds)

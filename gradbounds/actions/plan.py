@@ -17,18 +17,17 @@ DISTINCT, ZIPF = "distinct", "zipf:1"
 # The bytes of a process with the libraries that a prediction loads.
 _LIBRARIES = 1.2e8
 
-_TEXTS = {None: (different := "tokens that all differ"), DISTINCT: different, "english": "English text",
-          ZIPF: "Zipf's law"}  # fmt: skip
-
 
 def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: str = "") -> str:
     """Describe a batch in words; the source of its number of tokens follows this number.
 
     >>> batch_text(64, 1024, "english"), batch_text(1, "16 and 8", None)
-    ('64 sequences of 1024 tokens, English text', '1 sequence of 16 and 8 tokens, tokens that all differ')
+    ('64 sequences of 1024 tokens, English text', '1 sequence of 16 and 8 tokens that all differ')
     """
-    counts = f"{sequences} sequence{'s' * (sequences > 1)} of {tokens} token{'s' * (str(tokens) != '1')}"
-    return f"{counts}{of_tokens}, {_TEXTS.get(text, f'text {text}')}"
+    kinds = {None: "", DISTINCT: "", "english": ", English text", ZIPF: ", Zipf's law"}
+    law, counted = kinds.get(text, f", text {text}"), f"{sequences} sequence{'s' * (sequences > 1)}"
+    plural = "s" * (str(tokens) != "1")
+    return f"{counted} of {tokens} token{plural}{' that all differ' * (not law)}{of_tokens}{law}"
 
 
 def _named(stack: Stack, notes: Sequence[Note], of: Description) -> str:

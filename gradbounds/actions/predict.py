@@ -139,11 +139,11 @@ def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse
 
 def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
-    patterns: int | None, max_time: str | None, memory: str | None = None,
+    patterns: int | None, max_time: str | None, memory: str | None = None, seed: int = 0,
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    The exponents and the search for a change of one network are included.
+    The exponents and the search for a change of one network are included. The seed, as of samples, costs nothing.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.

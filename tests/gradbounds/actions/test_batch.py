@@ -64,6 +64,7 @@ def test_without_a_common_part_there_is_no_noise_scale(capsys):
     assert main(["predict", *gated, "--first-step", "--optimizer", "sgd"]) == 0
     said = capsys.readouterr().out
     assert "; none: the gradients of two such sequences have no common part." in said
+    assert said.startswith("Step 1 of 1 sequence of 2 tokens that all differ. A batch of text has other")
 
 
 def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
@@ -268,9 +269,6 @@ def test_vectors_of_families():
 
 def test_what_it_takes_is_said_and_held(capsys):
     llama = ("predict", "--like", "llama-3-8b", "--tokens", "4096", "--batch", "64")
-    assert main([*llama, "--dry-run", "--json"]) == 0
-    takes = json.loads(capsys.readouterr().out)
-    assert 5 < takes["seconds"] < 600
     assert main([*llama, "--max-time", "1s"]) == 2
     assert "more than the 1 s of --max-time" in capsys.readouterr().err
 
