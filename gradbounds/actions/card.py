@@ -155,11 +155,11 @@ class FirstStepOfRun:
             raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
         batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
-        held = Budget.of(within["max_time"], limits["memory"]).holds(batch)
+        fits = Budget.of(within["max_time"], limits["memory"]).holds(batch)
         others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
-        is_long = held and batch.seconds > _SILENT_SECONDS
+        is_long = fits and batch.seconds > _SILENT_SECONDS
         line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
-        return cls(asked, stack, text, within, others + batch if held else others, is_long, line)
+        return cls(asked, stack, text, within, others + batch if fits else others, is_long, line)
 
     def plan(self, given: Mapping[str, Any], of: Description, *, layers: bool) -> Result:
         """Return the description and the cost of the card."""
@@ -234,9 +234,9 @@ def _rows(
     # Returns the rows of a card, before long ones are wrapped.
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
-    one = f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"
+    sequence = f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"
     return [
-        *[one] * (of.is_model and compared), *(ignored := _ignored(notes)),
+        *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),

@@ -89,8 +89,8 @@ def first_steps(
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
         what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
-        network, more = (first, notes, of or Description()), [f"  {takes}"] * (whole > seconds)
-        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *more)
+        network, parts = (first, notes, of or Description()), [f"  {takes}"] * (whole > seconds)
+        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
     if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)

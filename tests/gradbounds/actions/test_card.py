@@ -321,7 +321,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
     words = (
-        r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)is \S+ times as large, (within|beyond) its error"
+        r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large, (within|beyond) its error"
     )
     assert re.search(words, said) and "\n+-: standard deviation of one run.\nQuick estimates: " in said
     assert (
