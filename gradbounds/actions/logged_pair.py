@@ -217,13 +217,16 @@ def _causes(
         causes = [] if log in judged.right else [*logging_causes(other, replace(reads[k], line=line), stack, batch)]
         square = other.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
         if k == 0 and not far.empty and square > 0 and line.norm is not None:
-            names = names_line(far["name"])
-            causes.append(Cause(f"the gradients of single matrices differ ({names})", replace(other, norm=square**0.5)))
-        power = 1 if k == 0 else -1
+            causes.append(
+                Cause(
+                    f"the gradients of single matrices differ ({names_line(far['name'])})",
+                    replace(other, norm=square**0.5),
+                )
+            )
         found += [
             (
                 replace(cause, words=f"in the {log} log, {cause.words}"), line,
-                ((cause.line.loss / other.loss) ** power, (cause.line.norm / other.norm) ** power),
+                ((cause.line.loss / other.loss) ** (1 - 2 * k), (cause.line.norm / other.norm) ** (1 - 2 * k)),
             )
             for cause in causes
         ]  # fmt: skip
