@@ -92,17 +92,19 @@ def first_line(
     deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
     drawn = _of_networks(scale, batch, alike=None if law is not None else _alike(scale.stack))
     shares = [error / norm if norm else 0.0]
-    of_tied = _OF_TIED_GATED if scale.stack.ffn == "gated" else _OF_TIED
     common, whole = (
         sum(float(np.nansum(part)) for part in parts.values()) for parts in (scale.product, scale.grad_sq(batch))
     )
     shared = min(1.0, common / whole) if whole else 0.0
+    of_tied = _OF_TIED_GATED if scale.stack.ffn == "gated" else _OF_TIED
     drawn += [shared * (of_tied if scale.stack.embeddings == "tied" else _OF_LABELS) * scale.stack.width**-0.5]
     if law is not None:
         power = shared * _power(scale.stack)
         drawn += [power * _deviation_of_repeats(law, batch, scale.stack.tokens)]
-        shares += [power * 0.5 * spread, _OF_GATED_TEXT * (scale.stack.ffn == "gated")]
-        shares += [_OF_EXPERT_TEXT * bool(scale.stack.experts)]
+        shares += [
+            power * 0.5 * spread, _OF_GATED_TEXT * (scale.stack.ffn == "gated"),
+            _OF_EXPERT_TEXT * bool(scale.stack.experts),
+        ]  # fmt: skip
     of_draw = norm * float(np.linalg.norm(drawn))
     return FirstLine(
         scale.loss, deviation, norm, math.hypot(of_draw, norm * float(np.linalg.norm(shares))), shared, bound, of_draw

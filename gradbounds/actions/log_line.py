@@ -86,10 +86,10 @@ def read_log(path: str | Path) -> LogLine:
             )
     if not line.is_first:
         mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
-        before = f", after step {line.without_loss} without a loss (missing or null)"
         raise ValueError(
             f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}"
-            f"{before * (line.without_loss is not None)}: begin with fresh weights and log step 1."
+            + f", after step {line.without_loss} without a loss (missing or null)" * (line.without_loss is not None)
+            + ": begin with fresh weights and log step 1."
         )
     return line
 
@@ -132,8 +132,9 @@ def first_record(path: str | Path) -> LogLine:
             alone = alone or (line if line.norm is not None or line.parameters else None)
         elif line.norm is None or 0 < line.norm < math.inf or not math.isfinite(line.loss):
             first = line if idle is None or math.isfinite(line.loss) else idle
-            counts = int(max(skipped.values()))
-            first = replace(first, parameters=parameters, skipped=counts, without_loss=without_loss)
+            first = replace(
+                first, parameters=parameters, skipped=int(max(skipped.values())), without_loss=without_loss
+            )  # fmt: skip
             if first.is_first and not (step == 0 and first.norm is None):
                 break
         else:

@@ -191,8 +191,8 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
 
 def _marked(numbers: dict[str, float], fields: Mapping[str, Any]) -> dict[str, float]:
     # Return a record's numbers, with "val/" before each name if a field such as `split` states a validation.
-    splits = {plain(name) for name, value in fields.items() if str(value).lower() in VALIDATION}
-    return {f"val/{name}": number for name, number in numbers.items()} if splits & _SPLITS else numbers
+    is_validation = any(str(fields[name]).lower() in VALIDATION for name in fields if plain(name) in _SPLITS)
+    return {f"val/{name}": number for name, number in numbers.items()} if is_validation else numbers
 
 
 def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
@@ -262,8 +262,8 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
     names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise ValueError(f"logged must contain one run, got several columns {twice[0]!r} in {str(path)!r}.")
-    named = ({name: cell for name, cell in zip(names, row, strict=False) if name} for row in rows)
-    yield from (_marked(_floats(cells), cells) for cells in named)
+    for row in rows:
+        yield _marked(_floats(cells := dict(zip(names, row, strict=False))), cells)
 
 
 def _cells(line: str) -> list[str]:

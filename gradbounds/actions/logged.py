@@ -615,10 +615,9 @@ def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Ite
         ("is of one device's gradient, before the mean over {} devices", line.shared),
         ("counts {0} times the parameters that {0} devices share", 0.0),
     ):
-        roots = {k: math.sqrt(shared + k * (1.0 - shared)) for k in divisors}
-        if roots:
-            k = min(roots, key=lambda k: abs(math.log(printed.norm / line.norm / roots[k])))  # type: ignore[operator]
-            yield Cause(f"the norm {what.format(k)}", _times(line, 1.0, roots[k]), len(roots), is_fitted=True)
+        roots = {k: math.sqrt(shared + k * (1.0 - shared)) for k in divisors or (1,)}
+        k = min(roots, key=lambda k: abs(math.log(printed.norm / line.norm / roots[k])))  # type: ignore[operator]
+        yield Cause(f"the norm {what.format(k)}", _times(line, 1.0, roots[k]), len(divisors), is_fitted=True)
     share = math.nan if printed.loss is None else printed.loss / line.loss
     if _LEAST_SHARE < share < _MOST_SHARE:
         words = f"loss and gradient are averaged over {1.0 / share:.3g} times as many tokens, such as padding"

@@ -70,9 +70,10 @@ class Judged:
         line = self.line_of(LogLine(None))
         most = {"loss": BEYOND * line.loss_deviation, "gradient norm": math.expm1(BEYOND * line.norm_deviation)}
         each = " and ".join(f"{most[name]:.1%} in the {name}" for name in names)
-        if not self.is_derived:
-            return f"{_NEAR:.0%} is the limit, because theory does not judge them"
-        return f"two runs of one text differ by at most {each}, each in 99 of 100 pairs"
+        return (
+            f"two runs of one text differ by at most {each}, each in 99 of 100 pairs" if self.is_derived
+            else f"{_NEAR:.0%} is the limit, because theory does not judge them"
+        )  # fmt: skip
 
 
 def compare_logs(
@@ -105,17 +106,20 @@ def compare_logs(
     times = np.log(table["ratio"] / table["ratio"].median()).abs()
     far = table.loc[times[times > math.log(_FAR)].sort_values(ascending=False, kind="stable").index]
     judged = Judged() if judge is None else judge(dict(zip(files, (first, second), strict=True)))
-    lines = [_common(first, second), _common(second, first)]
+    lines = [  # with the numbers that both logs have
+        replace(line, loss=other.loss and line.loss, norm=other.norm and line.norm)
+        for line, other in ((first, second), (second, first))
+    ]
     agree = far.empty and Cause("", judged.line_of(lines[1])).explains(lines[0])
-    single = far if len(far) < len(table) / 2 else far.head(0)
-    tested = [] if agree else _causes(lines, reads, judged, single, batch, stack)
-    near = [row for row in tested if row[0].explains(row[1])][:MOST_CAUSES]
+    few = far if 2 * len(far) < len(table) else far.head(0)
+    tested = [] if agree else _causes(lines, reads, judged, few, batch, stack)
+    near, tried = _nearest(tested), sum(cause.tried for cause, _, _ in tested)
     return Result(
         about=f"step 1 of {files[0]} and {files[1]}",
-        tables={"causes": _table_of_causes(near), "parameters": table},
+        tables={"causes": near, "parameters": table},
         values={
             "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree,
-            "tried": sum(cause.tried for cause, _, _ in tested), "loss_deviation": judged.loss,
+            "tried": tried, "loss_deviation": judged.loss,
             "norm_deviation": judged.norm, "read_as": [read.lines for read in reads],
         },
         lines=[
@@ -124,7 +128,7 @@ def compare_logs(
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.",
             *judged.lines, "",
-            *_verdict(judged, known, agree), *_of_causes(tested, near), *_of_parameters(table, far),
+            *_verdict(judged, known, agree), *_of_causes(tried, near), *_of_parameters(table, far),
         ],
         alarm=not agree,
     )  # fmt: skip
@@ -196,14 +200,8 @@ def _table(first: Mapping[str, float], second: Mapping[str, float]) -> pd.DataFr
 
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
-    # Return a log's first step; without a norm, that of the parameters that both logs have.
-    is_known = line.norm is not None or table.empty
-    return line if is_known else replace(line, norm=float(np.linalg.norm(table[column])))
-
-
-def _common(line: LogLine, other: LogLine) -> LogLine:
-    # Return a log's first step with the numbers that another log has as well.
-    return replace(line, loss=None if other.loss is None else line.loss, norm=None if other.norm is None else line.norm)
+    # Return a log's first step; without a norm, with the norm of the parameters that both logs have.
+    return line if line.norm or table.empty else replace(line, norm=float(np.linalg.norm(table[column])))
 
 
 def _causes(
@@ -213,47 +211,52 @@ def _causes(
     #
     # They are the causes of a single log, with the other log instead of a prediction. A log that is as predicted has
     # no fault.
-    found = []
+    found: list[tuple[Cause, LogLine, tuple[float, float]]] = []
     for k, log in enumerate(("first", "second")):
         line, other = lines[k], judged.line_of(lines[1 - k])
         causes = [] if log in judged.right else [*logging_causes(other, replace(reads[k], line=line), stack, batch)]
         square = other.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
         if k == 0 and not far.empty and square > 0 and line.norm is not None:
-            words = f"the gradients of single matrices differ ({names_line(far['name'])})"
-            causes.append(Cause(words, replace(other, norm=square**0.5)))
-        for cause in causes:
-            ratios = cause.line.loss / other.loss, cause.line.norm / other.norm
-            named = replace(cause, words=f"in the {log} log, {cause.words}")
-            found.append((named, line, ratios if k == 0 else (1.0 / ratios[0], 1.0 / ratios[1])))
+            causes.append(
+                Cause(
+                    f"the gradients of single matrices differ ({names_line(far['name'])})",
+                    replace(other, norm=square**0.5),
+                )
+            )
+        found += [
+            (
+                replace(cause, words=f"in the {log} log, {cause.words}"), line,
+                ((cause.line.loss / other.loss) ** (1 - 2 * k), (cause.line.norm / other.norm) ** (1 - 2 * k)),
+            )
+            for cause in causes
+        ]  # fmt: skip
     # Ratios of single matrices show their cause.
     return sorted(found, key=lambda row: ("single matrices" not in row[0].words, *row[0].order(row[1])))
 
 
-def _table_of_causes(near: Sequence[tuple[Cause, LogLine, tuple[float, float]]]) -> pd.DataFrame:
-    rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in near]
-    return pd.DataFrame(rows, columns=["cause", "loss_ratio", "norm_ratio", "distance"])
+def _nearest(tested: Sequence[tuple[Cause, LogLine, tuple[float, float]]]) -> pd.DataFrame:
+    # Return the first causes that explain the ratios.
+    rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in tested if cause.explains(line)]
+    return pd.DataFrame(rows[:MOST_CAUSES], columns=["cause", "loss_ratio", "norm_ratio", "distance"])
 
 
 def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:
     # Say whether the two logs agree, by which limit, and why the verdicts on each alone may be others.
-    what = f"agree in {' and '.join(known)}" if agree else "differ"
-    missing = [name for name in ("loss", "gradient norm") if name not in known]
-    lines = [f"The logs {what}: {judged.limits(known)}."]
-    lines += [f"The {name} is not compared: one log has none." for name in missing]
-    lines += [_BOTH] * (not agree and len(judged.right) == 2)
-    return lines + [
-        f"Only the {log} log is as predicted: the other is just outside the range of one log, and the two are close."
-        for log in judged.right if agree and len(judged.right) == 1
+    return [
+        f"The logs {'agree in ' + ' and '.join(known) if agree else 'differ'}: {judged.limits(known)}.",
+        *(f"The {name} is not compared: one log has none." for name in ("loss", "gradient norm") if name not in known),
+        *[_BOTH] * (not agree and len(judged.right) == 2),
+        *(f"Only the {log} log is as predicted: the other is just outside the range of one log, and the two are close."
+          for log in judged.right if agree and len(judged.right) == 1),
     ]  # fmt: skip
 
 
-def _of_causes(tested: Sequence[tuple[Cause, LogLine, tuple[float, float]]], near: Sequence[Any]) -> list[str]:
+def _of_causes(tried: int, near: pd.DataFrame) -> list[str]:
     # Return the causes that explain the ratios, and the number of tested ones.
-    number = sum(cause.tried for cause, _, _ in tested)
-    if not near:
-        return [f"None of {number} tested causes explains these ratios."] * (number > 0)
-    return [f"Causes that explain these ratios ({number} tested), nearest first:"] + [
-        f"  {cause.words}: loss ratio {loss:.4g}, norm ratio {norm:.4g}" for cause, _, (loss, norm) in near
+    if near.empty:
+        return [f"None of {tried} tested causes explains these ratios."] * (tried > 0)
+    return [f"Causes that explain these ratios ({tried} tested), nearest first:"] + [
+        f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
 
 

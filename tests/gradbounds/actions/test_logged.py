@@ -118,8 +118,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
         return result.values["as_it_should_be"], result.alarm, str(result)
 
     at_start = said(f"loss: {healthy.loss} norm: {healthy.norm}")
-    assert at_start[:2] == (True, False)
-    assert ", no step number." in at_start[2]
+    assert at_start[:2] == (True, False) and ", no step number." in at_start[2]
     later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
     assert later[:2] == (None, False)
     assert (

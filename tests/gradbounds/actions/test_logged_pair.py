@@ -66,8 +66,10 @@ def test_a_scaled_layer(tmp_path, times):
     norms = [of_parameters(times, 2), of_parameters(1.0)]
     logs = [log(tmp_path, name, LOSS, norm, **each) for name, (norm, each) in zip("ab", norms, strict=True)]
     result = compare_logs(logs, BATCH, STACK)
-    named = result.to_frame()["cause"][0]
-    assert named == "in the first log, the gradients of single matrices differ (layers.2.mlp.fc1.weight)"
+    assert (
+        result.to_frame()["cause"][0]
+        == "in the first log, the gradients of single matrices differ (layers.2.mlp.fc1.weight)"
+    )
     said = (
         f"layers.2.mlp.fc1.weight, {1.2 * times:.4g} and 1.2, ratio {times:.4g}.",
         f"Ratio by layer: 1 (layer 1) to {times:.4g} (layer 3), 4 layers.",
@@ -86,9 +88,9 @@ def test_logs_without_a_norm(tmp_path):
     assert result.to_frame()["cause"].str.contains("the gradient is added up over 8 ").any()
     assert "All ratios lie between 1/1.7 and 1.7 times the median." in str(result)
     alone = compare_logs([log(tmp_path, "c", LOSS), log(tmp_path, "d", OTHER_LOSS, NORM)], BATCH, STACK)
-    assert not alone.alarm
     assert (
-        "agree in loss: 5% is the limit, because theory does not judge them.\nThe gradient norm is not compared:"
+        not alone.alarm
+        and "agree in loss: 5% is the limit, because theory does not judge them.\nThe gradient norm is not compared:"
         in str(alone)
     )
     with pytest.raises(ValueError, match="logged must be two logs that both have a loss"):
@@ -100,8 +102,7 @@ def test_agreement_and_a_difference_without_a_usual_cause(tmp_path):
     result = compare_logs(same, BATCH, STACK)
     assert (result.alarm, result.values["agree"], len(result.to_frame())) == (False, True, 0)
     other = compare_logs([log(tmp_path, "c", LOSS, NORM / 1.12), same[1]], BATCH, STACK)  # sums that lose small terms
-    assert other.alarm
-    assert " tested causes explains these ratios." in str(other)
+    assert other.alarm and " tested causes explains these ratios." in str(other)
 
 
 def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
@@ -148,16 +149,14 @@ def test_the_deviation_of_two_runs_contains_no_text():
 def test_how_the_numbers_were_computed_counts_for_both_logs(tmp_path):
     logs = log(tmp_path, "a", LOSS, NORM**2), log(tmp_path, "b", LOSS, NORM**2)
     result = compare_logs(logs, BATCH, STACK, logged_as=("square",))
-    assert not result.alarm
-    assert str(result).count("Read as squares: gradient norm 3.3.") == 1
+    assert not result.alarm and str(result).count("Read as squares: gradient norm 3.3.") == 1
 
 
 @pytest.mark.parametrize("spelled", ["--logged {} {}", "--logged {} --logged {}", "--logged={} --logged={}"])
 def test_spellings_of_the_flag(tmp_path, capsys, spelled):
     logs = log(tmp_path, "a", LOSS, NORM), log(tmp_path, "b", OTHER_LOSS, 2 * NORM)
     assert main([*FLAGS, *spelled.format(*logs).split(), "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert said["norm_ratio"] == pytest.approx(0.5)
+    assert json.loads(capsys.readouterr().out)["norm_ratio"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +173,7 @@ def test_bad_pairs_are_one_line(tmp_path, capsys, line, error):
     logs = log(tmp_path, "a", LOSS, NORM), log(tmp_path, "b", LOSS, NORM)
     assert main(["predict", *line.format(*logs).split()]) == 2
     said = capsys.readouterr().err
-    assert error.format(*logs) in said
-    assert said.count("\n") == 1
+    assert error.format(*logs) in said and said.count("\n") == 1
 
 
 def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
