@@ -336,10 +336,10 @@ def lacking_sizes(notes: Sequence[Note]) -> str:
     """List the sizes that the file does not set, with the defaults of its class, unless `unread_line` states them."""
     named = [note.reason for note in notes if note.what == "unread"]
     return ", ".join(
-        held
+        size
         for note in notes
-        for held in [f"{note.field} = {note.value}"]
-        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"} and held not in named
+        for size in [f"{note.field} = {note.value}"]
+        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"} and size not in named
     )
 
 

@@ -100,7 +100,7 @@ def folders(tmp_path_factory):
     (place / "ESCAPE.toml").write_text(r'"\u001b[31m" = 1')
     (place / "INFINITE.json").write_text(config % ("Infinity", ""))
     (place / "HUGE.json").write_text(config % ("1e400", ""))
-    (place / "EVIL.json").write_text(config % ("64", r', "\u001b[2Jnum_key_value_heads": 1'))
+    (place / "EVIL.json").write_text(config % ("64", r', "auto_map": {}, "\u001b[2Jnum_key_value_heads": 1'))
     (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1"))
     return place
 

@@ -408,11 +408,11 @@ class Reading:
         """
         # A likeness of 0.8 is that of two misspelled letters in ten.
         near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
-        holds, held = self.held.get(name) or next(
+        holds, value = self.held.get(name) or next(
             ((each, self.of.defaults.get(each, always)) for each in near), ("", None)
         )
-        instead = f"the default of {holds}" if held is None else f"{holds} = {_short(held)}"
-        is_same = bool(holds) and self.left[name] == held
+        instead = f"the default of {holds}" if value is None else f"{holds} = {_short(value)}"
+        is_same = bool(holds) and self.left[name] == value
         self._note("neutral" if is_same else "unread", instead * bool(holds), [name])
 
     def _unknown(self, name: str, *others: str) -> str:
