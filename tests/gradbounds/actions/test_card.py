@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
-from gradbounds.actions import card, learning_rate, remedies
+from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.cli import main
@@ -97,8 +97,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
         texts["token_correlation"], rel=0.15
     )
-    narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
     entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
+    narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
     steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
     most, least = max(steps, key=steps.get), min(steps, key=steps.get)
@@ -292,7 +292,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any(line.startswith("Step 1: 64 sequences of 64 tokens, English text; your log") for line in lines)
 
 
-def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
+def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkeypatch):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
     path.write_text(json.dumps(PLAIN | {"n_positions": 24, "tie_word_embeddings": True, "initializer_range": 0.05}))
@@ -320,15 +320,16 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
     assert set(lines) <= {*capsys.readouterr().out.splitlines()}, "the batch's view has the card's ranges"
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
-    words = (
-        r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large, (within|beyond) its error"
-    )
+    words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large, (within|beyond) its error"
     assert re.search(words, said) and "\n+-: standard deviation of one run.\nQuick estimates: " in said
     assert (
         said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
         and "unknown" not in said
         and said.endswith("by\n  --depth 3 --tokens 16 --batch 64 --learning-rate 1e-4\n")
     )
+    monkeypatch.setattr(compare, "LEAST_MEASURED", 1e9)
+    assert main(["predict", *model, "--compare", "depth=3"]) == 0
+    assert capsys.readouterr().out.count("unknown: the error of the critical rates (extrapolated)") == 2
     stack = stack_from_config(path, tokens=24, embedding_scale=1e6)[0]
     assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
 
