@@ -82,17 +82,15 @@ def first_steps(
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
-    of_networks = sum(
-        count * network_seconds(stack, len(optimizers)) for stack, count in zip(stacks, counts, strict=True)
-    )
+    of_networks = sum(k * network_seconds(stack, len(optimizers)) for stack, k in zip(stacks, counts, strict=True))
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
     seconds = pace * cost.seconds
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
         what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
-        network, more = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
-        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *more)
+        network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
+        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
     if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)
