@@ -24,8 +24,6 @@ _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
 SOON = 10.0
 """The estimated seconds above which a cheaper method is chosen automatically."""
 
-BY_CLOCK = "The time is extrapolated from a prediction of the smallest batch."
-
 _FEWEST = 2
 
 _GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md)"
@@ -148,16 +146,6 @@ class Way:
     cost: Cost
     said: str = ""
 
-    @property
-    def measured(self) -> Cost:
-        """Measure the cost of this prediction method on this machine, by timing a small batch."""
-        return measured(self.stack, self.cost, **self.arguments)
-
-    @property
-    def pace(self) -> float:
-        """Return the measured time of a prediction on this machine divided by the estimated time."""
-        return self.measured.seconds / self.cost.seconds
-
     def predicted(self) -> Prediction:
         """Predict the network by this method, without a further check of limits of time and memory."""
         arguments = {"grouped": False} | dict(self.arguments)
@@ -202,7 +190,11 @@ def way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = Fa
         OverBudgetError: the chosen method is not within the budget.
     """
     chosen = chosen_way(stack, patterns, budget, coarse=coarse)
-    check(chosen, budget, chosen.pace if budget.is_clocked and budget.has_room(chosen.cost) else 1.0)
+    cost = chosen.cost
+    if budget.is_clocked and budget.has_room(cost):
+        cost = measured(stack, cost, **chosen.arguments)
+    if cost.seconds > budget.seconds or not budget.has_room(cost):
+        raise OverBudgetError(_refusal(chosen, cost, budget, cost.seconds / chosen.cost.seconds))
     return chosen
 
 
@@ -221,17 +213,6 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bo
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
     fitting = (each for limit in (soon, budget) for each in ways if limit.holds(each.cost))
     return next(fitting, min(ways, key=lambda each: budget.excess(each.cost)))
-
-
-def check(chosen: Way, budget: Budget, pace: float) -> None:
-    """Raise an error if a prediction would exceed its limits, with its time scaled to this machine's measured speed.
-
-    Raises:
-        OverBudgetError: the cost exceeds the budget.
-    """
-    cost = replace(chosen.cost, seconds=pace * chosen.cost.seconds)
-    if cost.seconds > budget.seconds or not budget.has_room(cost):
-        raise OverBudgetError(_refusal(chosen, cost, budget, pace))
 
 
 def _ways(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> list[Way]:

@@ -155,11 +155,11 @@ class FirstStepOfRun:
             raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
         batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
-        fits = Budget.of(within["max_time"], limits["memory"]).holds(batch)
+        is_within = Budget.of(within["max_time"], limits["memory"]).holds(batch)
         others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
-        is_long = fits and batch.seconds > _SILENT_SECONDS
+        is_long = is_within and batch.seconds > _SILENT_SECONDS
         line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
-        return cls(asked, stack, text, within, others + batch if fits else others, is_long, line)
+        return cls(asked, stack, text, within, others + batch if is_within else others, is_long, line)
 
     def plan(self, given: Mapping[str, Any], of: Description, *, layers: bool) -> Result:
         """Return the description and the cost of the card."""

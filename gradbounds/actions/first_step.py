@@ -49,7 +49,7 @@ _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("s
 def first_steps(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], *, draws: int | None = None, seed: int = 0,
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
-    every_power: bool = False, plan: bool = False, of: Description | None = None,
+    every_power: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the critical learning rate of step 1 of networks; on request, measure it in sampled networks.
 
@@ -64,7 +64,6 @@ def first_steps(
         memory: limit on theory's estimated memory, such as "4GB", the value for None.
         every_power: whether to predict the rates at twice every size too, as far as the limits allow.
         plan: whether to only estimate time and memory.
-        of: further description of the first network, for its name.
 
     Returns:
         Table `first_step` and, for several widths or depths, a figure of this name; for a plan, seconds and bytes.
@@ -81,19 +80,18 @@ def first_steps(
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
-    every = list(zip(stacks, counts, strict=True))
-    of_networks = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every)
+    of_networks = sum(k * network_seconds(stack, len(optimizers)) for stack, k in zip(stacks, counts, strict=True))
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
     seconds = pace * cost.seconds
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
         what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
-        network, parts = (first, notes, of or Description()), [f"  {takes}"] * (whole > seconds)
+        network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
         return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
     if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
-    rows = _stepped(every, optimizers, seed, patterns)
+    rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)
     return Result(
         about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},

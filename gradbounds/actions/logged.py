@@ -195,9 +195,9 @@ class _Theory:
     ) -> Result:
         """Return the description and the cost of judging a log."""
         cost, what = self.quick_cost(coarse=coarse), f"loss and gradient norm, to judge {logged}"
-        more = sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
-        also = f"  If the log is not as predicted, testing causes takes up to {duration(more)} more."
-        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=more)
+        seconds = sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
+        also = f"  If the log is not as predicted, testing causes takes up to {duration(seconds)} more."
+        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=seconds)
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.

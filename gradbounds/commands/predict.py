@@ -149,7 +149,7 @@ class Predict(ModelFlags):
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare or ()))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
-                plan=self.dry_run, of=of, **limits,
+                plan=self.dry_run, **limits,
             )  # fmt: skip
         from gradbounds.actions.card import model_card
 

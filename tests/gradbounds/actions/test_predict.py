@@ -392,7 +392,7 @@ def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
 
 def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     """The estimate is the one that the command announces: of every length, compared network and sample."""
-    monkeypatch.setattr(asked, "predicted", lambda _: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(budget.Way, "predicted", lambda _: pytest.fail("nothing is to be computed"))
     assert main(["predict", "--like", "llama-3-8b", "--tokens", "16", "4096", "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     few, many = found["networks"]
