@@ -63,13 +63,18 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
     if not ratios:
         return []
     last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
+    known = {name for name in stream if name.startswith("grad_")}
+    lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
     sizes = "rms {:.3g} after layer 1, {:.3g} after layer {}"
     if stack.composition.stream_norm:
         sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count = int((cosine > NEARLY_EQUAL).sum())
-        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers: attention hardly tells tokens apart)"
+        lost_scores = " (below samples' error)" * (lost == ["WQ", "WK"])
+        what = f", where steps in WQ, WK{lost_scores} hardly change the loss, AdamW's too"
+        what = what if stack.query_key_scale else ": attention hardly tells tokens apart"
+        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers{what})"
         residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} " + (
             alike if count else f"(below {NEARLY_EQUAL}: fine)"
         )
@@ -88,15 +93,12 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    known = {name for name in stream if name.startswith("grad_")}
-    lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
-    unknown = [f"{', '.join(lost)}: below the error of attention samples (--patterns N)"] * bool(lost)
-    if stack.experts:
-        unknown.append(
-            "largest share of a batch's tokens that one expert takes "
-            f"(even: {stack.experts_per_token / stack.experts:.0%})"
-        )
-    lines += [card_row("unknown", "; ".join(unknown))] * bool(unknown)
+    unknown = bool(lost) and "samples' error" not in residual
+    if of and (loads := stream.get("expert_load_max")) is not None:
+        even = f"(even: {stack.experts_per_token / stack.experts:.0%})"
+        ends = f"{loads[0]:.0%} of a batch's tokens in layer {last + 1 - len(loads)}, {loads[-1]:.0%} in {last}"
+        lines.append(card_row("experts", f"the fullest takes about {ends}, at most {loads.max():.0%} {even}"))
+    lines += [card_row("unknown", f"{', '.join(lost)}: below the error of attention samples (--patterns N)")] * unknown
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
 
@@ -319,8 +321,9 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
     A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
     gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
     weights g_i·g_j. A factor counts as the reason if its ratio for two matrices is their ratio of squared norms to a
-    power between 2/3 and 4/3. The other matrix is the one with the largest share for which there is a reason. Networks
-    that normalize each branch's output have none, because small outputs enlarge the gradients there.
+    power between 2/3 and 4/3. The other matrix is the one with the largest share for which there is a reason. With
+    experts e of weights p_ie, the squared gradient at W2's output is the sum of |sum_i p_ie g_i|². Networks that
+    normalize each branch's output have none, because small outputs enlarge the gradients there.
 
     Args:
         scale: the noise scale of the network.
@@ -331,7 +334,8 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
     if scale.stack.composition.output_norm or not gradients:
         return ""
     known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
-    least = _SMALL * sum(square for name, square in squares.items() if "_" not in name)
+    # Experts share the gradient, so that each of their matrices has a small norm.
+    least = 0.0 if scale.stack.experts else _SMALL * sum(square for name, square in squares.items() if "_" not in name)
     for other in known[1:]:
         if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
             continue
@@ -340,6 +344,8 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
         reason = f"the gradient at its output is {times} that at {other}'s output"
         if _FED_BY.get(other) == known[0]:
             reason = f"{other}'s gradient passes back through {known[0]}, which makes it {times} smaller"
+        if scale.stack.experts and other == "W2":
+            reason = f"the router's weights divide W2's gradient among experts, which makes it {times} smaller"
         if abs(power) < _SIMPLE:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:

@@ -13,7 +13,8 @@ from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.actions.batch import Asked, quick_batch
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import UNEVEN, first_over_last, profiles, role
+from gradbounds.layer_summary import NEARLY_EQUAL, UNEVEN, first_over_last, profiles, role
+from gradbounds.network_text import with_cosines
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -50,7 +51,8 @@ class Remedy:
         losses: losses before and after the change.
         not_advised: a change that is more even, under which the tied network predicts its own input token; "" without.
         effect: description of the smallest and the largest ratio, and of the matrices that become less even.
-        norms: gradient norms of a batch before and after the change; None for one sequence.
+        norms: gradient norms of a batch before and after the change; None for one sequence or shorter sequences.
+        tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
     """
 
     words: str
@@ -60,6 +62,7 @@ class Remedy:
     not_advised: str = ""
     effect: str = ""
     norms: tuple[float, float] | None = None
+    tokens: int = 0
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -122,10 +125,11 @@ def change_of_batch(
 ) -> Remedy | None:
     """Return a change with its effect on a batch; None if it fails the criterion of `remedy` or has no rule.
 
-    The numbers are those of `predict --compare`.
+    The numbers are those of `predict --compare`. If two tokens are nearly equal without the change, the effect states
+    their cosine after it.
 
     Args:
-        asked: the network and its text.
+        asked: the network and its text; its sequences may be shorter than those of `run`.
         batch: number of sequences.
         of: further description of the network.
         run: result of `predict_batch` without the change.
@@ -142,7 +146,9 @@ def change_of_batch(
     if (ratio := furthest(changed)) >= furthest(norms) ** 0.5 or not _evens_out(*ratios):
         return None
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
-    return Remedy(words, values, ratio, losses, effect=effect(*ratios), norms=sizes)
+    here, there = (profiles(with_cosines(each), "predicted").get("cosine", np.zeros(1)) for each in (norms, changed))
+    alike = f"; cosine of two tokens {there[-1]:.2f}" * bool(here.max() > NEARLY_EQUAL)
+    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes)
 
 
 def as_flags(values: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,9 @@ from simulate import sample
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
+from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules
+from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied import experts as tied
 
 CASES = {
@@ -123,3 +125,18 @@ def test_loads_of_orthogonal_tokens_are_counted():
     prediction = predict(stack, patterns=4096)
     assert abs(prediction["expert_load_max"][0] - 0.75) < 5 * 0.25 / 64
     np.testing.assert_allclose(prediction.errors["expert_load_max"], 0.25 / 64, rtol=0.05)
+
+
+@pytest.mark.parametrize("cosine", [0.25, 0.75])
+def test_the_fullest_expert_of_a_batch_is_that_of_counted_tokens(cosine):
+    """Counts and theory are means over 200 networks, with errors of 0.012 each, 0.017 together; 3.5 of them.
+
+    Without attention, two tokens of a text have the cosine 1 if their ids are equal, and 0 if not.
+    """
+    normal, parts = np.random.default_rng(1).standard_normal, (cosine**0.5, (1.0 - cosine) ** 0.5)
+    logits = (parts[0] * normal(16) + parts[1] * normal((1000, 16)) for _ in range(200))
+    counts = [np.bincount(each.argsort()[:, -2:].ravel(), minlength=16).max() / 1000 for each in logits]
+    stack = Stack(placement="pre", branches="feed_forward", width=4096, depth=1, tokens=64, vocab=512, experts=16)
+    law = replace(TextLaw.distinct(512), across=cosine, within=cosine)
+    load = noise_scale(replace(stack, experts_per_token=2), text=law).stream["expert_load_max"]
+    np.testing.assert_allclose(load, np.mean(counts), atol=3.5 * 0.017)

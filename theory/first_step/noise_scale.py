@@ -23,7 +23,7 @@ from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
-_SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
+_SQUARE, _VECTOR, _STREAM = "grad_sq_", "vector_sq_", ("hidden_energy", "token_correlation", "expert_load_max")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,8 @@ class NoiseScale:
             inputs.
         loss_moments: S and C of the loss's variance over networks, labels and texts, for one sequence and between
             two; None if only a share of the positions counts, or if embeddings are tied and there is no law of text.
-        stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence.
+        stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence; with experts and
+            a law of text also "expert_load_max" (L,), the share of a large batch's tokens that the fullest one takes.
     """
 
     stack: Stack
@@ -218,7 +219,7 @@ def noise_scale(
             if name.startswith(_VECTOR)
         },
         loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
-        stream={name: two_sequences[name] for name in ("hidden_energy", "token_correlation") if name in two_sequences},
+        stream={name: two_sequences[name] for name in _STREAM if name in two_sequences},
     )
 
 

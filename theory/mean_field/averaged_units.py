@@ -73,7 +73,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array, rule: Branch[Arr
             squares = {role: sum(each[role] for each in energies) / 2.0 for role in energies[0]}
             return np.asarray(sum(below) / 2.0), squares
 
-        hidden = sum(recorded["hidden"] for *_, recorded in up) / 2.0
-        return np.asarray(sum(after for after, *_ in up) / 2.0), pullback, {"hidden": hidden}
+        recorded = {name: sum(part[name] for *_, part in up) / 2.0 for name in up[0][2]}
+        return np.asarray(sum(after for after, *_ in up) / 2.0), pullback, recorded
 
     return cast(Branch[Array], branch)
