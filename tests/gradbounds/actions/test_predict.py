@@ -164,7 +164,7 @@ def test_a_million_tokens_are_predicted(capsys):
 
 def test_one_token_is_predicted(capsys):
     said = printed(capsys, "--tokens", "1", "--query-key-scale", "1")
-    assert "one sequence of 1 token that" in said and "cosine" not in said
+    assert "one sequence of 1 token\n" in said and "cosine" not in said
 
 
 def test_how_long_it_takes_is_said_before(monkeypatch, capsys):
