@@ -140,8 +140,10 @@ def _recognized(
     if family is not None and "model_type" in ignore:
         family = NEAREST.get(family, family)
     if family is None or family not in FAMILIES:
-        names = "the families in docs/configurations.md" if family else ", ".join(sorted(FAMILIES))
-        raise ValueError(f"model_type must be one of {names}, got {_unread(family, in_file)}.{_offer(family, in_file)}")
+        raise ValueError(
+            "model_type must be one of the families in docs/configurations.md, got "
+            f"{_unread(family, in_file)}.{_offer(family, in_file)}"
+        )
     return family, in_file, about
 
 

@@ -274,8 +274,6 @@ def test_one_token_one_layer_and_a_chosen_head(capsys):
     whole = " ".join(found(capsys, *untied, "1")["card"]["lines"])
     assert re.search("64 sequences of 1 token, .* repeated tokens in sequences of one token", whole)
     assert not re.search(r"\b1 tokens|input_correlation|Not tested", whole)
-    flags = found(capsys, "--width", "64", "--depth", "2", "--tokens", "1")["card"]["lines"]
-    assert flags[1] == "At initialization: one sequence of 1 token"
     assert main(["predict", *model, "--depth", "1", "--tokens", "16", "--compare"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"\n  none .* -\n(?s:.*)\n-: one layer has no ratio of the first to the last layer\n", said)
