@@ -23,6 +23,7 @@ from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import model_type
+from theory.coverage import gaps
 from theory.first_step.batch_step import LEAST_MEASURED, cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
@@ -86,12 +87,12 @@ def compare_steps(
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
-    if not is_list:
-        cost = sum((cost_of_steps(stack, len(RATES), sequences) for stack in stacks), cost)
+    stepped = [stack for stack in stacks if not (is_list or gaps(replace(stack, tokens=2), "first_step"))]
+    cost = sum((cost_of_steps(stack, len(RATES), sequences) for stack in stepped), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = batch_text(sequences, lengths, asked.text)
     if plan:
-        what = f"step 1 of {len(each)} networks, before and after each change{', with critical rates' * (not is_list)}"
+        what = f"step 1 of {len(each)} networks, before and after each change{', with critical rates' * bool(stepped)}"
         return planned((whole, notes, of), at, what, cost)
     with shown(f"comparing {len(each)} networks", cost.seconds):
         steps = [
