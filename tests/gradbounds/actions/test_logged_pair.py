@@ -111,8 +111,11 @@ def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
     results = [
         compare_logs(logs, BATCH, STACK, judge=lambda _, right=right: Judged([], right)) for right in ([], ["first"])
     ]
-    assert [result.to_frame()["cause"].str.contains("in the first log").any() for result in results] == [True, False]
-    assert "in the second log, the gradient is divided once too often, by 4" in str(results[1])
+    assert [result.to_frame()["cause"].str.contains("first log").any() for result in results] == [True, False]
+    # A root is nearer, but fits many ratios; one device's norm is no root if sequences share most of the gradient.
+    logs = [log(tmp_path, "c", LOSS, 2.9 * NORM), logs[1]]
+    causes = compare_logs(logs, BATCH, STACK, judge=lambda _: Judged(shared=0.9)).to_frame()["cause"]
+    assert causes.str.extract("(over 3|by 3|counts 8)")[0].tolist() == ["over 3", "by 3", "counts 8"]
 
 
 @pytest.mark.parametrize(
