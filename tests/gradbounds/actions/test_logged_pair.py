@@ -111,8 +111,11 @@ def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
     results = [
         compare_logs(logs, BATCH, STACK, judge=lambda _, right=right: Judged([], right)) for right in ([], ["first"])
     ]
-    assert [result.to_frame()["cause"].str.contains("in the first log").any() for result in results] == [True, False]
-    assert "in the second log, the gradient is divided once too often, by 4" in str(results[1])
+    assert [result.to_frame()["cause"].str.contains("first log").any() for result in results] == [True, False]
+    # A root is nearer, but fits many ratios; one device's norm is no root if sequences share most of the gradient.
+    logs = [log(tmp_path, "c", LOSS, 2.9 * NORM), logs[1]]
+    causes = compare_logs(logs, BATCH, STACK, judge=lambda _: Judged(shared=0.9)).to_frame()["cause"]
+    assert causes.str.extract("(over 3|by 3|counts 8)")[0].tolist() == ["over 3", "by 3", "counts 8"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,14 @@ def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize(("loss", "added"), [(4.36, " Add --drawn-by neox for these weights.\n"), (4.17, "")])
+@pytest.mark.parametrize(
+    ("loss", "added"),
+    [
+        (4.36, " Add --drawn-by neox for these weights.\n"),
+        (4.17, ""),
+        (1.0, "Theory does not judge the two logs: their losses are below half of ln V, of trained weights.\n"),
+    ],
+)
 def test_the_code_of_the_nearest_loss_is_to_be_added(tmp_path, capsys, loss, added):
     """GPT-NeoX's own code has the loss 4.36 at these sizes, and transformers' class 4.17."""
     config = {"model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -202,4 +212,4 @@ def test_the_code_of_the_nearest_loss_is_to_be_added(tmp_path, capsys, loss, add
     logs = [str(log(tmp_path, name, loss, norm)) for name, norm in (("a", NORM), ("b", 8 * NORM))]
     main(["predict", "--config", f"{tmp_path}/config.json", "--tokens", "8", "--batch", "4", "--logged", *logs])
     printed = capsys.readouterr().out
-    assert added in printed and ("--drawn-by" in printed) == bool(added)
+    assert added in printed and ("--drawn-by" in printed) == ("--drawn-by" in added)
