@@ -301,8 +301,8 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert (
         f"(above 0.9 in {count} of 24 layers, where steps in WQ, WK hardly change the loss" in lines[2] and count < 24
     )
-    both = lost | (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
-    lines = layer_lines(stack, table | {"predicted": np.where(both, np.nan, table["predicted"])})
+    lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
+    lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert "in WQ, WK (below samples' error) hardly" in lines[2] and not any("unknown" in line for line in lines)
 
 
@@ -324,10 +324,9 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
-    pattern = r"rms of input embedding 0.02 -> \S+: (.*), WQ, WK .*; (?:norm|for) (\S+) (?:->|tokens) ([^, ]+).*--compare (\S+)"
+    pattern = r"embedding 0.02 -> \S+: (.*), WQ, WK .*; (?:norm|for) (\S+) (?:->|tokens) ([^, ]+).*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row).groups()
-    compared = found(capsys, *model, "--compare", change)
-    numbers = compared["compared"][0]["numbers"]
+    numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
     assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)] or "--tokens 256" in row
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
