@@ -18,8 +18,8 @@ from theory.mean_field.cost import Cost, has_cheaper_groups, prediction_cost, qu
 from theory.mean_field.gaussian import LARGEST_SCALE
 from theory.mean_field.prediction import predicted_seconds
 
+# The default limits of a prediction's estimated seconds and bytes.
 _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
-"""The default limits of a prediction's estimated seconds and bytes."""
 
 SOON = 10.0
 """The estimated seconds above which a cheaper method is chosen automatically."""

@@ -25,8 +25,8 @@ from theory.stack.weights import copies, gain, weight_shapes
 UNEVEN = 1.5
 """The ratio first / last layer above which layers count as uneven."""
 
+# The name of the input embedding among the kinds of parameters.
 _INPUTS = "table of inputs"
-"""The name of the input embedding among the kinds of parameters."""
 
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
@@ -71,10 +71,11 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count = int((cosine > NEARLY_EQUAL).sum())
-        lost_scores = " (below samples' error)" * (lost == ["WQ", "WK"])
-        what = f", where steps in WQ, WK{lost_scores} hardly change the loss, AdamW's too"
-        what = what if stack.query_key_scale else ": attention hardly tells tokens apart"
-        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers{what})"
+        scores = "WQ, WK" + " (below samples' error)" * (lost == ["WQ", "WK"])
+        what = (
+            f"where steps in {scores} hardly change the loss, AdamW's too" if stack.query_key_scale else "tokens alike"
+        )
+        alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers, {what})"
         residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} " + (
             alike if count else f"(below {NEARLY_EQUAL}: fine)"
         )
@@ -95,9 +96,14 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     unknown = bool(lost) and "samples' error" not in residual
     if of and (loads := stream.get("expert_load_max")) is not None:
-        even = f"(even: {stack.experts_per_token / stack.experts:.0%})"
-        ends = f"{loads[0]:.0%} of a batch's tokens in layer {last + 1 - len(loads)}, {loads[-1]:.0%} in {last}"
-        lines.append(card_row("experts", f"the fullest takes about {ends}, at most {loads.max():.0%} {even}"))
+        lines.append(
+            card_row(
+                "experts",
+                f"the fullest takes about {loads[0]:.0%} of a batch's tokens in layer {last + 1 - len(loads)}, "
+                f"{loads[-1]:.0%} in {last}, at most {loads.max():.0%} "
+                f"(even: {stack.experts_per_token / stack.experts:.0%})",
+            )
+        )
     lines += [card_row("unknown", f"{', '.join(lost)}: below the error of attention samples (--patterns N)")] * unknown
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
@@ -341,11 +347,13 @@ def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
             continue
         by_gradient = gradients[known[0]] / gradients[other]
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
-        reason = f"the gradient at its output is {times} that at {other}'s output"
+        reason = (
+            f"the router's weights divide W2's gradient among experts, which makes it {times} smaller"
+            if scale.stack.experts and other == "W2"
+            else f"the gradient at its output is {times} that at {other}'s output"
+        )
         if _FED_BY.get(other) == known[0]:
             reason = f"{other}'s gradient passes back through {known[0]}, which makes it {times} smaller"
-        if scale.stack.experts and other == "W2":
-            reason = f"the router's weights divide W2's gradient among experts, which makes it {times} smaller"
         if abs(power) < _SIMPLE:
             reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:

@@ -16,8 +16,8 @@ from gradbounds.units import duration
 if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
 
+# The number of progress lines of a counted task, and the seconds after which a line is printed in any case.
 _LINES, _SILENCE = 10, 30.0
-"""The number of progress lines of a counted task, and the seconds after which a line is printed in any case."""
 
 LONG = 2.0
 """The seconds above which the expected duration of a step is printed before it starts."""

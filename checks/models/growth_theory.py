@@ -12,11 +12,10 @@ from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.mean_field.prediction import Prediction
 
+# The time limit in seconds of a prediction, and its number of attention samples.
+#
+# Networks with many tokens are predicted with fewer tokens.
 _SECONDS, _PATTERNS = 0.5, 16
-"""The time limit in seconds of a prediction, and its number of attention samples.
-
-Networks with many tokens are predicted with fewer tokens.
-"""
 _SAME = 0.02
 
 

@@ -38,8 +38,8 @@ _UNDECIDED = (
     "neither surely inside nor surely outside the claimed range with its margin; more random networks may decide"
 )
 
+# The number of attention samples of a prediction, and its time limit in seconds.
 _PATTERNS, _SECONDS = 1024, 120.0
-"""The number of attention samples of a prediction, and its time limit in seconds."""
 
 _COLUMN = re.compile(r"([A-Za-z_0-9]+)(?:\[(-?[0-9]{1,6})\])?")
 

@@ -64,8 +64,8 @@ _NAMES = {
 # Of a text, on one core, to count its words, pairs and repeats: 40 MB took 6.6 CPU seconds.
 _SECONDS_OF_BYTE = 1.7e-7
 
+# The number of characters that distinguish words from token ids; the share of one token that causes a warning.
 _LOOKED_AT, _FREQUENT = 4096, 0.2
-"""The number of characters that distinguish words from token ids; the share of one token that causes a warning."""
 
 # The smallest relative error of a norm that is printed.
 _SHOWN_ERROR = 0.01

@@ -79,8 +79,8 @@ _OTHER_SECONDS, _LAYER_SECONDS, _OTHER_BYTES, _SILENT_SECONDS = 2.7, 0.04, 3e8, 
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 
 # Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
-# otherwise the change is that of one sequence. After the advised change, ratios of Qwen3-30B-A3B for 160 tokens are within
-# 7% of those for 40960, except WQ and WK.
+# else the change is that of one sequence. Qwen3-30B-A3B then has ratios for 160 tokens within 7% of those for 40960
+# (WQ and WK: 30%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.

@@ -99,8 +99,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     with shown("testing changes that even out the layers", sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             try:
-                changed = layer_columns(chosen.predicted(), None)
-                after, chance = _own_token(chosen.stack, changed, before)
+                after, chance = _own_token(chosen.stack, chosen, before)
+                changed = table if chance > LARGEST_OWN_PROBABILITY else layer_columns(chosen.predicted(), None)
             except OwnTokenError as error:
                 after, chance = error.loss, error.probability
             if chance > LARGEST_OWN_PROBABILITY:
@@ -242,17 +242,17 @@ def loss_of(table: Columns) -> float:
     return float(np.asarray(table["predicted"])[np.asarray(table["quantity"]) == "loss"][0])
 
 
-def _own_token(stack: Stack, table: Columns, before: float = math.inf) -> tuple[float, float]:
+def _own_token(stack: Stack, table: Columns | Way, before: float = math.inf) -> tuple[float, float]:
     """Return the loss, and the probability that a tied network gives to a position's own token.
 
-    Without a rule, as for experts, a probability p is taken to raise the loss `before` by -ln(1 - p).
+    Without a rule, as for experts, a probability p is taken to raise the loss `before` by -ln(1 - p). A way of
+    prediction is used only where the loss requires it.
     """
-    loss = loss_of(table)
-    if stack.embeddings != "tied":
-        return loss, 0.0
-    with suppress(ValueError):
-        return own_token(stack)
-    return loss, -math.expm1(min(0.0, before - loss))
+    if stack.embeddings == "tied":
+        with suppress(ValueError):
+            return own_token(stack)
+    loss = loss_of(layer_columns(table.predicted(), None) if isinstance(table, Way) else table)
+    return loss, -math.expm1(min(0.0, before - loss)) if stack.embeddings == "tied" else 0.0
 
 
 def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -134,9 +134,12 @@ def test_the_fullest_expert_of_a_batch_is_that_of_counted_tokens(cosine):
     Without attention, two tokens of a text have the cosine 1 if their ids are equal, and 0 if not.
     """
     normal, parts = np.random.default_rng(1).standard_normal, (cosine**0.5, (1.0 - cosine) ** 0.5)
-    logits = (parts[0] * normal(16) + parts[1] * normal((1000, 16)) for _ in range(200))
-    counts = [np.bincount(each.argsort()[:, -2:].ravel(), minlength=16).max() / 1000 for each in logits]
+    counts = [
+        np.bincount(each.argsort()[:, -2:].ravel(), minlength=16).max() / 1000
+        for each in (parts[0] * normal(16) + parts[1] * normal((1000, 16)) for _ in range(200))
+    ]
     stack = Stack(placement="pre", branches="feed_forward", width=4096, depth=1, tokens=64, vocab=512, experts=16)
-    law = replace(TextLaw.distinct(512), across=cosine, within=cosine)
-    load = noise_scale(replace(stack, experts_per_token=2), text=law).stream["expert_load_max"]
-    np.testing.assert_allclose(load, np.mean(counts), atol=3.5 * 0.017)
+    scale = noise_scale(
+        replace(stack, experts_per_token=2), text=replace(TextLaw.distinct(512), across=cosine, within=cosine)
+    )
+    np.testing.assert_allclose(scale.stream["expert_load_max"], np.mean(counts), atol=3.5 * 0.017)

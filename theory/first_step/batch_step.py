@@ -64,14 +64,14 @@ networks contains the next one with probability (n − 1)/(n + 1), if the next o
 LEAST_MEASURED = 0.2
 """The smallest factor of `BatchStep.rescaled` at which the error of a critical rate was measured."""
 
+# The most positions of one frequent token id.
 _COPIES = 8
-"""The most positions of one frequent token id."""
 
+# The number of logits to sample in all networks together, and the smallest and largest number of networks.
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
-"""The number of logits to sample in all networks together, and the smallest and largest number of networks."""
 _SAMPLES = 256
+# The largest smaller side of the matrix, and the most positions, from which `noise_rank` is sampled.
 _SIDE, _DRAWN = 256, 2**14
-"""The largest smaller side of the matrix, and the most positions, from which `noise_rank` is sampled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,8 +44,8 @@ class NoiseScale:
             inputs.
         loss_moments: S and C of the loss's variance over networks, labels and texts, for one sequence and between
             two; None if only a share of the positions counts, or if embeddings are tied and there is no law of text.
-        stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence; with experts and
-            a law of text also "expert_load_max" (L,), the share of a large batch's tokens that the fullest one takes.
+        stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence. With experts and
+            a text, "expert_load_max" (L,) is the share of a large batch's tokens that the fullest expert takes.
     """
 
     stack: Stack

@@ -285,7 +285,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         out = sum(part.route.overlap * part.output for part in ways)
         if averaged:
             if tokens.apart:  # a large batch, where the own parts of sequences average out
-                across = tokens.total(kernel)[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
+                across = np.asarray(tokens.total(kernel))[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
                 fullest = np.interp(across, _COSINES, _largest_loads(stack.experts, stack.experts_per_token))
                 recorded = recorded | {"expert_load_max": fullest}
             return np.asarray(out), pullback, recorded

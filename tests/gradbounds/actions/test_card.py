@@ -359,7 +359,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert (
         f"(above 0.9 in {count} of 24 layers, where steps in WQ, WK hardly change the loss" in lines[2] and count < 24
     )
-    lost = np.isin(table["quantity"], ["grad_WQ", "grad_WK"]) & (table["layer"] == 1)
+    lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert "in WQ, WK (below samples' error) hardly" in lines[2] and not any("unknown" in line for line in lines)
 
@@ -368,36 +368,27 @@ def test_lost_norms_and_equal_tokens_are_named():
     ("experts", "said"), [(4, "divide W2's gradient among experts, which makes it 18x smaller"), (0, "")]
 )
 def test_the_router_explains_small_gradients_of_experts(experts, said):
-    """Measured: theory's factor at the outputs is 0.98 times that of sampled Qwen3MoeForCausalLM of three sizes."""
-    squares = {"WO": 100.0, "W2": 0.2, "bias_WO": 100.0, "bias_W2": 0.3}
-    scale = SimpleNamespace(stack=Stack(placement="pre", experts=experts), vectors={}, squares=lambda *_: squares)
+    # Measured: theory's factor at the outputs is 0.98 times that of sampled Qwen3MoeForCausalLM of three sizes.
+    scale = SimpleNamespace(
+        stack=Stack(placement="pre", experts=experts), vectors={},
+        squares=lambda *_: {"WO": 100.0, "W2": 0.2, "bias_WO": 100.0, "bias_W2": 0.3},
+    )  # fmt: skip
     assert said in (row := reason_of_largest(scale, 64)) and bool(row) == bool(experts)
 
 
-def test_the_advised_change_of_a_long_batch_has_the_numbers_of_compare_for_fewer_tokens(capsys, monkeypatch):
-    monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0)
-    model = ("--like", "olmoe-1b-7b", *_TINY, "--depth", "4", "--width", "128", "--embedding-scale", "0.002")
-    row = " ".join(" ".join(found(capsys, *model, "--tokens", "512")["card"]["lines"]).split())
-    pattern = (
-        r"rms of input embedding \S+ -> \S+: (.*), WQ.*; for 256 tokens a sequence, .*--compare (\S+) --tokens 256"
-    )
-    effect, change = re.search(pattern, row).groups()
-    numbers = found(capsys, *model, "--tokens", "256", "--compare", change)["compared"][0]["numbers"]
-    ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
-    assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
-
-
-def test_the_advised_change_has_the_numbers_of_compare(capsys):
-    model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")
-    row = " ".join(" ".join(found(capsys, *model)["card"]["lines"]).split())
-    pattern = r"rms of input embedding 0.02 -> \S+: then (.*); norm (\S+) -> (\S+), .*--compare (\S+)"
+@pytest.mark.parametrize("tokens", [(), ("--tokens", "256")], ids=str)
+def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
+    # A batch of 512 tokens whose change takes long is compared at half as many.
+    model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
+    monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
+    row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
+    pattern = r"embedding 0.02 -> \S+: then (.*); (?:norm|for) (\S+) (?:->|tokens) ([^, ]+).*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row.replace(", +-30%", "")).groups()
-    compared = found(capsys, *model, "--compare", change)
-    numbers = compared["compared"][0]["numbers"]
-    assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
+    numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
+    assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)] or "--tokens 256" in row
     first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
     stream = compared["numbers"]["stream's rms, last / first layer"]
-    assert stream == pytest.approx(float(last) / float(first), rel=0.01)
+    assert stream == pytest.approx(float(last) / float(first), rel=0.05 if tokens else 0.01)
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
