@@ -501,8 +501,10 @@ def _change_of_step(
     of_batch = Asked({**given, "tokens": whole.tokens}, first.text), BATCH, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     tests = (change_of_batch(*of_batch, *each, **limits) for each in [(change.words, change.values), *untied])
-    found = next(filter(None, tests), None)
-    return replace(found, norms=None, tokens=whole.tokens) if found and whole.tokens < first.stack.tokens else found
+    advised = next(filter(None, tests), None)
+    if advised and whole.tokens < first.stack.tokens:
+        return replace(advised, norms=None, tokens=whole.tokens)
+    return advised
 
 
 def _change_lines(

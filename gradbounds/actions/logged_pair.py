@@ -211,7 +211,7 @@ def _causes(
     #
     # They are the causes of a single log, with the other log instead of a prediction. A log that is as predicted has
     # no fault.
-    found: list[tuple[Cause, LogLine, tuple[float, float]]] = []
+    matches: list[tuple[Cause, LogLine, tuple[float, float]]] = []
     for k, log in enumerate(("first", "second")):
         line, other = lines[k], judged.line_of(lines[1 - k])
         causes = [] if log in judged.right else [*logging_causes(other, replace(reads[k], line=line), stack, batch)]
@@ -223,7 +223,7 @@ def _causes(
                     replace(other, norm=square**0.5),
                 )
             )
-        found += [
+        matches += [
             (
                 replace(cause, words=f"in the {log} log, {cause.words}"), line,
                 ((cause.line.loss / other.loss) ** (1 - 2 * k), (cause.line.norm / other.norm) ** (1 - 2 * k)),
@@ -231,7 +231,7 @@ def _causes(
             for cause in causes
         ]  # fmt: skip
     # Ratios of single matrices show their cause.
-    return sorted(found, key=lambda row: ("single matrices" not in row[0].words, *row[0].order(row[1])))
+    return sorted(matches, key=lambda row: ("single matrices" not in row[0].words, *row[0].order(row[1])))
 
 
 def _nearest(tested: Sequence[tuple[Cause, LogLine, tuple[float, float]]]) -> pd.DataFrame:

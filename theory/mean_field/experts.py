@@ -170,10 +170,10 @@ def _largest_loads(experts: int, chosen: int) -> Array:
         chosen: number k of experts that each token uses.
     """
     generator, loads = np.random.default_rng(0), []
-    shared, own = (generator.standard_normal((_NETWORKS, count, experts)) for count in (1, _TOKENS))
+    shared, separate = (generator.standard_normal((_NETWORKS, count, experts)) for count in (1, _TOKENS))
     for cosine in _COSINES:
         common, spread = cosine**0.5 * shared, (1.0 - cosine) ** 0.5
-        logits = common + spread * own
+        logits = common + spread * separate
         ordered = np.sort(np.concatenate([np.full_like(logits[..., :1], -np.inf), logits], axis=-1))
         of_others = np.where(logits < ordered[..., [-chosen]], ordered[..., [-chosen]], ordered[..., [-chosen - 1]])
         loads.append(ndtr((common - of_others) / spread).mean(1).max(-1).mean())
