@@ -113,8 +113,9 @@ def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
     ]
     assert [result.to_frame()["cause"].str.contains("first log").any() for result in results] == [True, False]
     # A root is nearer, but fits many ratios; one device's norm is no root if sequences share most of the gradient.
-    logs = [log(tmp_path, "c", LOSS, 2.9 * NORM), logs[1]]
-    causes = compare_logs(logs, BATCH, STACK, judge=lambda _: Judged(shared=0.9)).to_frame()["cause"]
+    causes = compare_logs(
+        [log(tmp_path, "c", LOSS, 2.9 * NORM), logs[1]], BATCH, STACK, judge=lambda _: Judged(shared=0.9)
+    ).to_frame()["cause"]
     assert causes.str.extract("(over 3|by 3|counts 8)")[0].tolist() == ["over 3", "by 3", "counts 8"]
 
 
@@ -144,8 +145,7 @@ def test_the_deviation_of_two_runs_contains_no_text():
     scale = noise_scale(Stack(tokens=8, vocab=64, ffn="gated"), text=TextLaw.zipf(1.0, 64))
     one, spread = (first_line(scale, 8, (), TextLaw.zipf(1.0, 64), spread) for spread in (0.0, 0.2))
     assert one.drawn == spread.drawn < one.norm_deviation < spread.norm_deviation
-    text = one.shared * 2 * 0.5 * 0.2 * one.norm
-    assert spread.norm_deviation**2 - one.norm_deviation**2 == pytest.approx(text**2)
+    assert spread.norm_deviation**2 - one.norm_deviation**2 == pytest.approx((one.shared * 0.2 * one.norm) ** 2)
     assert one.norm_deviation**2 - one.drawn**2 == pytest.approx((0.02 * one.norm) ** 2)
 
 
