@@ -33,7 +33,7 @@ SECONDS, STEP_SECONDS = 10.0, 30.0
 
 _STEPPED: tuple[Optimizer, ...] = ("sgd", "adam")
 
-_MEMORY = "2GB"
+_MEMORY = "4GB"
 
 _LEAST_WIDTH, _MOST_WIDTH = 16, 2**20
 

@@ -414,6 +414,6 @@ def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     gated = Stack(ffn="gated", activation="silu")
     _, norm = normal_ranges(line, gated, (), texts=True, coarse=True)
-    included = "by draw, text, theory; token groups: up to 9% low)"
+    included = "by draw, text, theory; up to 9% low)"
     assert norm == f"normal before clipping: 2.29 to 5.02 (3.45 +- 0.58 {included}"
     assert normal_ranges(line, gated, (), texts=False)[1].endswith("to 4.61 (3.45 +- 0.58 by draw, theory)")
