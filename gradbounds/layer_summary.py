@@ -199,7 +199,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
     who = f"layers {'and used experts ' * bool(stack.experts)}move"
-    steps = f"not affected: a step's size does not depend on the gradient's size, so {who} equally far"
+    steps = f"not affected: step sizes do not depend on gradient sizes, so {who} equally far"
     if over_layers >= 1 + FLAT:
         steps = f"{who} up to {over_layers:.2g}x as far as others, by their initial sizes, whatever the gradients"
     return [

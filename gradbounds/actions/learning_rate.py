@@ -11,7 +11,7 @@ import pandas as pd
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.card import rate_range
 from gradbounds.actions.first_line import cost_of_batch, scale_of_batch
-from gradbounds.actions.plan import batch_text, planned
+from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -137,24 +137,22 @@ def predict_rate(
             f"the critical rate of {' and '.join(failed)} is unknown: theory's estimate of the gain or curvature "
             f"is not positive here{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
         )
-    steps = [
-        RateOfStep(name, first, step.rescaled(scale or 1.0), rate_range(stack, scale or 0.0, name))
-        for name, step in by_name.items()
-    ]
+    # Without the batch's gradient, rates are too small, by an unknown factor.
+    limits = {name: (1.0, math.inf) if scale is None else rate_range(stack, scale, name) for name in by_name}
+    steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    range_of = "in 9 of 10 networks" if (scale or 0.0) >= LEAST_MEASURED else "its range, extrapolated"
+    range_of = "in 9 of 10 networks" if (scale or 0.0) >= LEAST_MEASURED else "range, extrapolated"
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            title(stack), *drawn_lines(notes), "",
-            f"Step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}:", "", *_table(steps, range_of), "",
+            f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
+            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", "", *_table(steps, range_of), "",
             *_sentences(rate, warmup_steps, steps), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
-            *note_lines(notes),
+            *drawn_lines(notes), *note_lines(notes),
         ],
     )  # fmt: skip
 
@@ -185,7 +183,7 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
         falls = f"{change:+.3g} +- {error:.1g}" if each.region != _BEYOND else each.sign
         ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits)
-        ends = ends if each.optimizer in RATE_RANGES else "not measured"
+        ends = ends if each.optimizer in RATE_RANGES and math.isfinite(each.limits[1]) else "not measured"
         rows.append((each.optimizer, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
     return table_lines(head, rows)
 
@@ -202,10 +200,11 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
         share = critical / rate
         early, late = (share * limit for limit in each.limits)
         if early < 1.0 and warmup_steps:
-            at, first, last = (math.ceil(part * warmup_steps) for part in (share, early, late))
+            between = f" ({math.ceil(early * warmup_steps)} to {late * warmup_steps:.0f} by its range)"
             lines.append(
-                f"  The warm-up exceeds step 1's critical rate from step {at} of {warmup_steps} on ({first} to {last} "
-                "by its range).\n  Whether those steps are safe is unknown: training changes the critical rate."
+                f"  The warm-up exceeds step 1's critical rate from step {math.ceil(share * warmup_steps)} of "
+                f"{warmup_steps} on{between * math.isfinite(late)}.\n"
+                "  Whether those steps are safe is unknown: training changes the critical rate."
             )
         elif early < 1.0:
             lines.append(
@@ -229,7 +228,7 @@ _UNSCALED = (
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
-    "card prints a quick estimate of it. --first-step concerns one sequence of tokens that all differ.",
+    "card prints its range by a quick estimate. --first-step concerns one sequence of tokens that all differ.",
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their",
     f"norm; above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate.",
     "The theory does not recommend a learning rate.",

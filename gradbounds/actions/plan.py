@@ -30,8 +30,8 @@ def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: s
     return f"{counted} of {tokens} token{plural}{' that all differ' * (not law)}{of_tokens}{law}"
 
 
-def _named(stack: Stack, notes: Sequence[Note], of: Description) -> str:
-    # Return the name of a model, with the sizes of its network.
+def named(stack: Stack, notes: Sequence[Note], of: Description) -> str:
+    """Return the name of a model, if there is one, with the sizes of its network."""
     sizes = f"{TITLES[stack.placement]}, {stack.depth} layer{'s' * (stack.depth > 1)}, width {stack.width}"
     name = of.like or model_type(notes)
     return f"{name} ({sizes})" if name else sizes
@@ -50,7 +50,7 @@ def planned(
         lines: further lines.
         values: further values.
     """
-    name = _named(*network)
+    name = named(*network)
     return Result(
         about=f"the cost of predicting {name}",
         values={"stack": network[0], "seconds": cost.seconds, "bytes": cost.bytes, **values},

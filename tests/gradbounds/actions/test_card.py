@@ -141,6 +141,9 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
         times = sorted(1 / one["critical_rate"] for name, one in networks.items() if re.search(kind, name))
         assert [*map(float, limits)] == pytest.approx([times[0], times[-1]], rel=0.06)
         assert float(limits[0]) <= times[0] and times[-1] <= float(limits[1])
+    assert main(["predict", *network[:-6], "--text", "distinct", *network[-6:]]) == 0
+    unknown = capsys.readouterr().out
+    assert "not measured" in unknown and re.search(r"from step \d+ of 1000000 on\.\n", unknown)
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
@@ -148,7 +151,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
 
 @pytest.mark.parametrize(("optimizer", "curvature", "scale", "said"), [
     ("sgd", 1.0, 0.1, "gradient is 0.1 times its approximation by few positions. Errors were measured from 0.2 on."),
-    ("sgd", 1.0, 0.1, "its range, extrapolated"),
+    ("sgd", 1.0, 0.1, "range, extrapolated"),
     ("polar", 1.0, 1.0, "not measured"),
     ("sgd", -1.0, 1.0, "the critical rate of sgd is unknown: theory's estimate of the gain or curvature is not posit"),
 ])  # fmt: skip
