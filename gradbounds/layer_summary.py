@@ -70,21 +70,17 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
-        count = int((cosine > NEARLY_EQUAL).sum())
-        scores = "WQ, WK" + " (below samples' error)" * (lost == ["WQ", "WK"])
-        what = (
-            f"where steps in {scores} hardly change the loss, AdamW's too" if stack.query_key_scale else "tokens alike"
-        )
+        count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(_cosine_text(cosine[k]) for k in (0, -1))
+        what = "where steps in WQ, WK hardly change the loss" if stack.query_key_scale else "tokens are alike"
         alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers, {what})"
-        residual += f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f} " + (
-            alike if count else f"(below {NEARLY_EQUAL}: fine)"
-        )
+        residual += f"; cosine of two tokens {ends} {alike if count else f'(below {NEARLY_EQUAL}: fine)'}"
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
-            f"{_by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))}"
+            f"{', '.join(lost)} unknown, " * bool(lost)
+            + _by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole))
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
         card_row("residual stream", residual),
@@ -94,18 +90,22 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    unknown = bool(lost) and "samples' error" not in residual
     if of and (loads := stream.get("expert_load_max")) is not None:
         lines.append(
             card_row(
                 "experts",
-                f"the fullest takes about {loads[0]:.0%} of a batch's tokens in layer {last + 1 - len(loads)}, "
+                f"{'uneven: ' * bool(loads.max() > 2 * stack.experts_per_token / stack.experts)}"
+                f"the fullest takes about {loads[0]:.0%} of all tokens in layer {last + 1 - len(loads)}, "
                 f"{loads[-1]:.0%} in {last}, at most {loads.max():.0%} "
                 f"(even: {stack.experts_per_token / stack.experts:.0%})",
             )
         )
-    lines += [card_row("unknown", f"{', '.join(lost)}: below the error of attention samples (--patterns N)")] * unknown
     return [*lines, *_step_lines(stack, gradients, ratios)]
+
+
+def _cosine_text(cosine: float) -> str:
+    # Formats a cosine, with a third digit where two would round it to the limit.
+    return f"{cosine:.2f}" if round(cosine, 2) != NEARLY_EQUAL else f"{cosine:.3f}"
 
 
 def growth_by_layer(table: Columns) -> float | None:
@@ -198,7 +198,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    who = f"layers {'and used experts ' * bool(stack.experts)}move"
+    who = f"layers{', used experts' * bool(stack.experts)} move"
     steps = f"not affected: step sizes do not depend on gradient sizes, so {who} equally far"
     if over_layers >= 1 + FLAT:
         steps = f"{who} up to {over_layers:.2g}x as far as others, by their initial sizes, whatever the gradients"
@@ -306,7 +306,7 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
-        sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after layer"
+        sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"
         reason = card_row(
             f"why {'layer 1' if of_first else 'embedding'}",
             f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}",

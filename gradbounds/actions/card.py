@@ -214,7 +214,9 @@ def model_card(
         if result.values["no_rule"]:
             return result
         with by_estimates(), one_numpy_thread():
-            first = None if step is None else _first_step_of_run(step, of, table, how["patterns"])
+            first = None
+            if step:
+                first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer)
             rates = None if first is None else critical_rates(result.values["stack"], first.text, first.result)
             change = result.values["evened_by"]
             if alone:
@@ -258,8 +260,8 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks the row "SGD moves", and then the row "why".
-    for least in ((), ("  SGD moves",), ("  SGD moves", "  why ")):
+    # Wraps the rows of a card. A card that is too long lacks the rows of SGD, and then the row "why".
+    for least in ((), ("  SGD moves",), ("  SGD ",), ("  SGD ", "  why ")):
         lines = [
             part
             for row in rows
@@ -304,14 +306,16 @@ def at_context(given: Mapping[str, Any], of: Description, limits: Mapping[str, A
             tokens //= 2
 
 
-def _first_step_of_run(step: FirstStepOfRun, of: Description, table: Columns, patterns: int | None) -> FirstStepOfRun:
+def _first_step_of_run(
+    step: FirstStepOfRun, of: Description, table: Columns, patterns: int | None, *, every_layer: bool
+) -> FirstStepOfRun:
     # Predict step 1 of a card; without the norm if it takes longer or has no rule.
     known = replace(step, line=replace(step.line, loss=loss_of(table)))
     if step.asked.text is None or step.stack.tokens == 1:
         where = "such a network" if step.stack.tokens > 1 else "sequences of one token"
         return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     try:
-        result = quick_batch(step.asked, BATCH, of, **step.limits)
+        result = quick_batch(step.asked, BATCH, of, every_layer=every_layer, **step.limits)
     except OverBudgetError:
         takes = duration(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
@@ -416,11 +420,12 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             continue
         loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
-        names.append(f"{name}{f' (loss {other:.2f})' * differs}")
+        names.append(f"{name} ({f'loss {other:.2f}' if differs else 'other norm'})")
     others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
-    return [f"Weights: random, {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
+    others += [f"; for transformers {versions} add --depth-scaling none" for versions in older]
+    drawn = re.sub("; .*", ")", drawn.replace("transformers' ", ""))
+    return [f"Weights: random, {drawn}{''.join(others)}"] * bool(drawn)
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
@@ -531,7 +536,7 @@ def _change_lines(
     is_of_batch = run is not None and bool(change.norms or change.tokens)
     effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if is_of_batch else change.effect
     effect = effect.replace("; ", ", ")
-    code = "in code: " * (run is not None and "embedding_scale" in change.values)
+    code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values)) + f" --tokens {change.tokens}" * bool(change.tokens)
     return [card_row(_EVENED, f"{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}")]
 

@@ -28,14 +28,20 @@ from theory.first_step.batch_step import LEAST_MEASURED, cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
-_ENDS = ", first / last layer"
+_ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
+_LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
 
 
 _QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
 _STEPS = (
-    "  AdamW: steps do not depend on gradient sizes; its critical rate of step 1 becomes {:.2g} times as large, "
-    "{} its error ({:.2g}x)."
+    "  AdamW: its steps do not depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
+    "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights."
 )
+_COST = (
+    "  Cost: layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%); AdamW moves embeddings\n"
+    "  {:g}x less, relative to their size."
+)
+_LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +143,20 @@ def _tables(
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         reasons = (("before", before.unknown), ("after", after.unknown))
         code = code_of(stacks[0], changed)
+        known = before.deviations and after.deviations
+        lost = known and any(name.endswith(_ENDS) for name in {*before.numbers} ^ {*after.numbers})
         lines += [
             "",
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
+            *[_LOST] * bool(lost),
             *_summary(before, after),
-            *["  In code (torch):"] * bool(code),
+            *_cost(before, after, changed.embedding_scale / stacks[0].embedding_scale),
+            *["  In code (torch), once before training:"] * bool(code),
             *(f"    {line}" for line in code),
         ]
-    lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
+    of_run = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
+    lines += ["", of_run] * any(step.deviations for step in steps)
     lines += [_QUICK.format(batch)] * (asked.text not in (None, DISTINCT))
     if asked.text not in (None, DISTINCT) and not after.unknown:
         parts = (change.partition("=") for change in changes)
@@ -159,12 +170,10 @@ def _tables(
 
 def _summary(before: _Step, after: _Step) -> list[str]:
     # State the norm before and after a change, whether the layers become more even, and the effect on AdamW.
-    sizes = [
-        [abs(math.log(ratio)) for name, ratio in step.numbers.items() if name.endswith(_ENDS)]
-        for step in (before, after)
-    ]
-    if not all(sizes):
+    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
+    if not names:
         return []
+    sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
     norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
     evens = abs(ends[1] - ends[0]) > LESS_EVEN
     even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
@@ -176,8 +185,20 @@ def _summary(before: _Step, after: _Step) -> list[str]:
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
     if rates[0] and rates[1]:
         factor, times = max(before.factor, after.factor), rates[1] / rates[0]
-        lines.append(_STEPS.format(times, "within" if max(times, 1 / times) < factor else "beyond", factor))
+        error = f" ({'within' if max(times, 1 / times) < factor else 'beyond'} its error, {factor:.2g}x)"
+        extrapolated = before.unknown or after.unknown
+        error = " (extrapolated)" if extrapolated else error
+        lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more"))
     return lines
+
+
+def _cost(before: _Step, after: _Step, factor: float) -> list[str]:
+    # State what larger embeddings make smaller.
+    growths = [step.numbers.get(_GROWTH, 0.0) for step in (before, after)]
+    if factor <= 1.0 or min(growths) < 1.0:
+        return []
+    shares = (100.0 * (1.0 - growth**-2) for growth in reversed(growths))
+    return [_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor)))]
 
 
 def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
@@ -194,7 +215,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
             for word, step, after in zip(words, steps, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
-        "", "Every number of one change, and its critical rates: --compare CHANGE",
+        "", "Every number of one change: --compare CHANGE",
     ]  # fmt: skip
 
 
@@ -214,9 +235,11 @@ def _step(
     except NoRuleError as error:
         return _Step({}, str(error).partition(", got ")[0])
     ratios, line = first_over_last(result.columns("layers")).items(), result.values["line"]
-    energies = profiles(result.columns("layers"), "predicted")["hidden_energy"]
+    stream = profiles(with_cosines(result.columns("layers")), "predicted")
+    energies = stream["hidden_energy"]
     numbers = {"loss": line.loss, "gradient norm": line.norm}
-    numbers |= {"stream's rms, last / first layer": float(energies[-1] / energies[0]) ** 0.5}
+    numbers |= {_GROWTH: float(energies[-1] / energies[0]) ** 0.5}
+    numbers |= {words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream}
     numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
@@ -227,7 +250,7 @@ def _step(
         return replace(step, unknown="critical rates, which require a text: --text english")
     critical = critical_rates(stack, asked.text, result, fine=True)
     if "no_rule" in critical:
-        return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] ', '', critical['no_rule'])}")
+        return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     unsure = "the error of the critical rates (extrapolated)" * (critical["kernel_scale"] < LEAST_MEASURED)
@@ -247,5 +270,7 @@ def _row(name: str, before: _Step, after: _Step) -> list[str]:
     if name not in before.numbers or name not in after.numbers:
         return [name, *texts, ""]
     first, last = before.numbers[name], after.numbers[name]
+    if name.endswith(("layer", "largest")):
+        return [name, *texts, ""]
     times = f"{float(f'{last / first:.{min(digits, 3)}g}'):,g}x"
-    return [name, *texts, f"{last - first:+z.3f}" if name == "loss" else "" if name.endswith("layer") else times]
+    return [name, *texts, f"{last - first:+z.3f}" if name == "loss" else times]

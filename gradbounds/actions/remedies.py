@@ -148,6 +148,8 @@ def change_of_batch(
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
     here, there = (profiles(with_cosines(each), "predicted").get("cosine", np.zeros(1)) for each in (norms, changed))
     alike = f"; cosine of two tokens {there[-1]:.2f}" * bool(here.max() > NEARLY_EQUAL)
+    if (loads := profiles(changed, "predicted").get("expert_load_max")) is not None:
+        alike += f"; fullest expert {loads.max():.0%}"
     return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes)
 
 
@@ -166,16 +168,19 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     Learned positions are multiplied by the same factor as token embeddings. With a tied head, the lines multiply the
     embedding's output, because the head's rows stay as they are.
 
+    The lines find embeddings by the names of their classes, as those of Megatron are not torch's.
+
     >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))
-    ['[e.weight.data.mul_(2.5) for e in model.modules() if isinstance(e, torch.nn.Embedding)]']
+    ["[e.weight.data.mul_(2.5) for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"]
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
-    if factor == 1.0 or replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before:
+    others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before
+    if factor == 1.0 or others or before.embeddings != after.embeddings == "tied":
         return []
     change = f"weight.data.mul_({factor:.4g})"
     if after.embeddings == "tied":
         change = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
-    lines = [f"[e.{change} for e in model.modules() if isinstance(e, torch.nn.Embedding)]"]
+    lines = [f"[e.{change} for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"]
     return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
 
 

@@ -215,7 +215,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (in range: 36", "In range, all"),
         ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "In range, all"),
         ("olmoe-1b-7b", "", "Ranges held for 24 networks of width 256, 512", "extrapolated"),
-        ("olmoe-1b-7b", "", " of a batch's tokens in layer 1, ", "largest share"),
+        ("olmoe-1b-7b", "", " of all tokens in layer 1, ", "largest share"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated from 24 networks", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
@@ -325,8 +325,8 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert set(lines) <= {*capsys.readouterr().out.splitlines()}, "the batch's view has the card's ranges"
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
-    words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large, (within|beyond)"
-    assert re.search(words, said) and "\n+-: standard deviation of one run.\nQuick estimates: " in said
+    words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large \((within|beyond) its err"
+    assert re.search(words, said) and "which network trains better.\nQuick estimates: " in said
     assert (
         said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
         and "unknown" not in said
@@ -340,15 +340,22 @@ def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
     """Norms divide gradients by the rms of the stream, so layer 1 has no large share where the embeddings' rms is 1."""
     monkeypatch.setattr(card, "_SILENT_SECONDS", 0.0)
     model = ("predict", "--like", "llama-3-8b", "--width", "1024", "--depth", "6", "--heads", "8", "--vocab", "512")
-    assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--layers"]) == 0
+    assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--all"]) == 0
     small, waits = capsys.readouterr()
     assert waits.startswith("predicting step 1, about 3") and "16 tokens, text zipf:1.1;" in small
-    rms = re.search(r"why layer 1 +.* rms: 0.02 before layer 1, (\S+) after it, (\S+) after layer 6\n", small).groups()
+    rms = re.search(r"why layer 1 +.* rms: 0.02 before layer 1, (\S+) after it, (\S+) after 6\n", small).groups()
     table = small[small.index("for the batch of 64 sequences") :]
-    energies = [float(re.search(rf"\n +{layer} +(\S+)", table)[1]) for layer in (1, 6)]
+    energies = [float(re.search(rf"\n +{layer} +(\S+)", table)[1]) for layer in range(1, 7)][::5]  # all layers
     assert [float(each) ** 2 for each in rms] == pytest.approx(energies, rel=0.1) and "one sequence of" not in small
     assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--embedding-scale", "1"]) == 0
     assert not re.search(r"; layer 1 \d+%|why layer 1", capsys.readouterr().out)
+
+
+def test_larger_embeddings_have_a_cost():
+    before, after = (compare._Step({compare._GROWTH: growth}) for growth in (2.0, 1.25))
+    (line,) = compare._cost(before, after, 50.0)
+    assert "add 36% of the residual stream's mean square (before: 75%)" in line and "50x" in line
+    assert compare._cost(before, after, 1.0) == []
 
 
 def test_lost_norms_and_equal_tokens_are_named():
@@ -357,14 +364,14 @@ def test_lost_norms_and_equal_tokens_are_named():
     table = with_cosines(layer_columns(predict(stack, patterns=4), None))
     lost = (table["quantity"] == "grad_WK") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
-    assert any(line.startswith("  unknown          WK: below the error of attention samples") for line in lines)
+    assert lines[1].startswith("  by matrix        WK unknown, WQ ")
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.9).sum())
     assert (
         f"(above 0.9 in {count} of 24 layers, where steps in WQ, WK hardly change the loss" in lines[2] and count < 24
     )
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
-    assert "in WQ, WK (below samples' error) hardly" in lines[2] and not any("unknown" in line for line in lines)
+    assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ def test_who_draws_the_weights(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main(line) == 0
     by_class = capsys.readouterr().out
-    drawn = "Weights: random, as transformers' GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
+    drawn = "Weights: random, as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
     assert "this one: 27 of 27 numbers of GPTNeoXForCausalLM" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
