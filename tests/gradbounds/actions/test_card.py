@@ -325,7 +325,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert set(lines) <= {*capsys.readouterr().out.splitlines()}, "the batch's view has the card's ranges"
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
-    words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large \((within|beyond) its err"
+    words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large \((within|beyond)"
     assert re.search(words, said) and "which network trains better.\nQuick estimates: " in said
     assert (
         said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
