@@ -174,6 +174,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, dict.fromkeys("abc", 1.0))
     assert ("(extrapolated)" in card._rate_lines(known | {"kernel_scale": scale})[1]) == (scale < 0.2)
     assert said in printed and ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0)
+    assert card.rate_range(Stack(ffn="gated"), 0.5, "adam") == (0.4, max(GATED_RANGE)), "not narrower than measured"
 
 
 def test_relative_updates_are_those_of_the_first_step():
