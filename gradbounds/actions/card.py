@@ -333,11 +333,10 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
     Args:
         stack: the network.
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
-        optimizer: name of the optimizer.
+        optimizer: one of `RATE_RANGES`.
     """
-    if scale <= _LEAST_SCALE or optimizer not in RATE_RANGES:
-        return 1.0 / _ROUGH, _ROUGH
-    return GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    low, high = GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:

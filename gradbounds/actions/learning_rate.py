@@ -37,6 +37,7 @@ from theory.stack.optimizers import Optimizer
 
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
+_MOST = 1e100  # learning rate, whose square is finite
 _FEW = 2  # attention samples of the batch to whose gradient few positions are scaled
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
 """The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
@@ -53,7 +54,7 @@ class RateOfStep:
     optimizer: Optimizer
     rate: float
     step: BatchStep
-    limits: tuple[float, float]  # of the critical rate, divided by the predicted one
+    limits: tuple[float, float]  # of the critical rate, divided by the predicted one; (0, inf) if unknown
 
     @property
     def logits(self) -> float:
@@ -85,7 +86,7 @@ class RateOfStep:
     def sign(self) -> str:
         """Describe whether the loss falls or rises in step 1, or that this is unknown; a rise is to second order."""
         share = self.rate / self.step.critical_rate
-        return "falls" if share <= self.limits[0] else "rises" if share >= self.limits[1] else "falls or rises"
+        return "falls" if share <= self.limits[0] else "rises" if share >= self.limits[1] else "may fall or rise"
 
     def row(self) -> dict[str, Any]:
         """Return all predicted numbers of step 1 as one row of a table."""
@@ -111,8 +112,8 @@ def predict_rate(
     check_count("batch", batch, 1)
     if warmup_steps is not None:
         check_count("warmup_steps", warmup_steps, 1)
-    if not (math.isfinite(rate) and rate > 0):
-        raise ValueError(f"learning_rate must be a positive number, got {rate!r}.")
+    if not 0.0 < rate <= _MOST:
+        raise ValueError(f"learning_rate must be a positive number of at most {_MOST:g}, got {rate!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if missing := gaps(replace(stack, tokens=2), "first_step"):
@@ -137,8 +138,10 @@ def predict_rate(
             f"the critical rate of {' and '.join(failed)} is unknown: theory's estimate of the gain or curvature "
             f"is not positive here{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
         )
-    # Without the batch's gradient, rates are too small, by an unknown factor.
-    limits = {name: (1.0, math.inf) if scale is None else rate_range(stack, scale, name) for name in by_name}
+    limits = {
+        name: (0.0, math.inf) if scale is None or name not in RATE_RANGES else rate_range(stack, scale, name)
+        for name in by_name
+    }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
     range_of = "in 9 of 10 networks" if (scale or 0.0) >= LEAST_MEASURED else "range, extrapolated"
@@ -181,15 +184,15 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
-        falls = f"{change:+.3g} +- {error:.1g}" if each.region != _BEYOND else each.sign
-        ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits)
-        ends = ends if each.optimizer in RATE_RANGES and math.isfinite(each.limits[1]) else "not measured"
+        is_known = math.isfinite(each.limits[1])
+        falls = f"{change:+.3g}{f' +- {error:.1g}' * is_known}" if each.region != _BEYOND else each.sign
+        ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
         rows.append((each.optimizer, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
     return table_lines(head, rows)
 
 
 def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
-    # States for every optimizer whether step 1 lowers the loss, and when a warm-up passes the critical rate.
+    # States for every optimizer whether step 1 lowers the loss, and when a warm-up passes a critical rate with a range.
     lines = []
     for each in steps:
         critical = each.step.critical_rate
@@ -197,25 +200,28 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             f"{each.optimizer}: {each.rate:.3g} is {each.rate / critical:.2g} times the critical rate. "
             f"The loss {each.sign} in step 1."
         )
-        share = critical / rate
-        early, late = (share * limit for limit in each.limits)
-        if early < 1.0 and warmup_steps:
-            between = f" ({math.ceil(early * warmup_steps)} to {late * warmup_steps:.0f} by its range)"
+        early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
+        if 0.0 < early < 1.0 and warmup_steps:
+            first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
+            until = f"to {last}" if late <= 1.0 else "at the earliest, perhaps never,"
             lines.append(
-                f"  The warm-up exceeds step 1's critical rate from step {math.ceil(share * warmup_steps)} of "
-                f"{warmup_steps} on{between * math.isfinite(late)}.\n"
-                "  Whether those steps are safe is unknown: training changes the critical rate."
+                (
+                    f"  The warm-up exceeds step 1's critical rate from step {middle} of {warmup_steps} on "
+                    f"({first} {until} by its range).\n"
+                    if share < 1.0
+                    else f"  The warm-up may exceed step 1's critical rate from step {first} of {warmup_steps} on.\n"
+                )
+                + "  Whether those steps are safe is unknown: training changes the critical rate."
             )
-        elif early < 1.0:
-            lines.append(
-                f"  Step 1 lowers the loss up to {critical * each.limits[0]:.1e}, as in a linear warm-up of at least "
-                f"{math.ceil(1 / early):,} steps to {rate:g}."
-            )
+        elif 0.0 < early < 1.0:
+            warmed = f", as in a linear warm-up of at least {math.ceil(1 / early):,} steps to {rate:g}"
+            lines.append(f"  Step 1 lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}.")
     return lines
 
 
 _FAR = (
-    "The batch's squared gradient is {:.2g} times its approximation by few positions. Errors were measured from 0.2 on."
+    "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions,\n"
+    "and errors were measured from 0.2 on."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"

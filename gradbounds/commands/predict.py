@@ -35,7 +35,22 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; it concerns step 1 of a run.",
     ),
     "compare": (("logged", "learning_rate", "several values of --tokens"), "; give the change as a flag: --depth 24."),
-    "learning_rate": (("logged", "patterns", "all", "max_time", "memory"), "; it concerns only step 1."),
+    "learning_rate": (
+        (
+            "logged",
+            "patterns",
+            "all",
+            "max_time",
+            "memory",
+            "draws",
+            "first_step",
+            "sequences",
+            "bound",
+            "layers",
+            "several values of --tokens",
+        ),
+        "; it concerns only step 1.",
+    ),  # fmt: skip
     "text": (("bound", "draws", "first_step", "several values of --tokens"), "; it is the text of step 1 of a run."),
     "several values of --tokens": (
         ("draws", "bound", "first_step", "all"),

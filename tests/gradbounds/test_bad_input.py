@@ -72,6 +72,22 @@ BAD = [
         "several values of --tokens cannot be combined with --draws; these accept one number",
     ),
     (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--draws", "3", "--layers", "--tokens", "8", "16"),
+        "--learning-rate cannot be combined with --draws, --layers, several values of --tokens; it concerns only step",
+    ),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--first-step", "--sequences", "3"),
+        "--learning-rate cannot be combined with --first-step, --sequences; it concerns only step 1.",
+    ),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--bound"),
+        "--learning-rate cannot be combined with --bound; it concerns only step 1.",
+    ),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1e308"),
+        "--learning-rate must be a positive number of at most 1e+100, got 1e+308.",
+    ),
+    (
         ("predict", "--bound", "--draws", "4"),
         "--bound cannot be combined with --draws; it concerns the theory of one network.",
     ),
