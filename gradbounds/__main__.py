@@ -4,14 +4,14 @@ import signal
 import sys
 from types import FrameType
 
-from gradbounds.shadowing import ShadowedError, check_own_packages
+from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 
 
 def main() -> int:
     """Run the command line; Ctrl-C ends the program with one line of text, even while libraries are being imported.
 
-    A shadowed module is somebody's module with the name of a package of ours. SIGTERM, which Slurm and Kubernetes
-    send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
+    A shadowed module is somebody's module with the name of a package of ours or of a library. SIGTERM, which Slurm and
+    Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
     """
     if unhandled := signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -20,8 +20,10 @@ def main() -> int:
         from gradbounds.cli import main
 
         return main()
-    except ShadowedError as error:
-        print(error, file=sys.stderr)
+    except Exception as error:
+        if not (why := str(error) if isinstance(error, ShadowedError) else stranger()):
+            raise
+        print(why, file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("gradbounds: interrupted.", file=sys.stderr)

@@ -92,7 +92,7 @@ _OTHER_HEADS = {
     "Model": "it has no head and no loss",
 }
 _OF_TOKENS = ("_token_id", "_token_ids", "_token_index", "_token_indices")
-_LONG = 160
+_LONG, _LONG_NAME = 160, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Note:
     """A remark on a field of a configuration file that the network description cannot represent.
 
     Attributes:
-        field: name of the field.
+        field: name of the field, escaped, and cut after 60 characters; known names are shorter.
         value: value of the field.
         what: kind of the note. "neutral": the field changes nothing at initialization. "left out": the Stack lacks
             what the field describes. "default": the file does not set the field, and the default of the model's class
@@ -113,6 +113,9 @@ class Note:
     value: Any
     what: Literal["neutral", "left out", "unread", "default", "drawn", "older"]
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", _short(self.field, _LONG_NAME).strip("'\""))
 
     @classmethod
     def neutral(cls, field: str, value: Any, reason: str) -> "Note":
@@ -176,7 +179,7 @@ class Reading:
         self.scales = Scales(0.0)  # which a family's rules find
         self.sizes = sizes or {}
         self.in_file: dict[str, int] = {}
-        self.held: dict[str, tuple[str, Any]] = {}  # the class's field and its value, by other codes' names
+        self.held: dict[str, tuple[str, Any]] = {}  # the class's field and its value, by each of its other names
         for name, value in config.items():
             switch = name in _SWITCHES or isinstance(self.of.defaults.get(name), bool)
             if switch and not (value is None or (isinstance(value, int) and value in (0, 1))):
@@ -220,7 +223,7 @@ class Reading:
             )
         defaulted = next((name for name in names if self.of.defaults.get(name) is not None), None)
         holds = next(iter(given), defaulted or names[0])
-        self.held |= dict.fromkeys(others, (holds, values[0] if values else self.of.defaults.get(holds)))
+        self.held |= dict.fromkeys((*others, *names), (holds, values[0] if values else self.of.defaults.get(holds)))
         if values:
             return values[0]
         if defaulted is not None and not given:
@@ -407,9 +410,11 @@ class Reading:
             always: the value that the class always has; None if no such value is known.
         """
         # A likeness of 0.8 is that of two misspelled letters in ten.
-        near = [name] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
+        near = [] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
+        known = ((each, self.of.names.get(each, each)) for each in near)
         holds, value = self.held.get(name) or next(
-            ((each, self.of.defaults.get(each, always)) for each in near), ("", None)
+            (self.held.get(each, (own, self.in_config.get(own, self.of.defaults.get(own)))) for each, own in known),
+            ("" if always is None else name, always),
         )
         instead = f"the default of {holds}" if value is None else f"{holds} = {_short(value)}"
         is_same = bool(holds) and self.left[name] == value
@@ -418,7 +423,7 @@ class Reading:
     def _unknown(self, name: str, *others: str) -> str:
         if name in MATTER_WHEN_OFF:
             return f"{name} must be true, got {self.left[name]!r}: {MATTER_WHEN_OFF[name]}."
-        given = f"{name} = {_short(self.left[name])}"
+        given = f"{Note.neutral(name, '', '').field} = {_short(self.left[name])}"
         return (
             f"config must have only fields of its family, got {given}, with an unknown effect at initialization; "
             f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
@@ -427,6 +432,6 @@ class Reading:
         )
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, most: int = _LONG) -> str:
     words = repr(value)
-    return f"{words[:_LONG]}..." if len(words) > _LONG else words
+    return f"{words[:most]}..." if len(words) > most else words

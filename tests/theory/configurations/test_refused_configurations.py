@@ -69,6 +69,15 @@ def test_what_is_refused(config, said):
         ({"model_type": "llama", "num_layers": 12}, ["num_layers = 12 (num_hidden_layers = 32 holds)"]),
         ({"model_type": "llama", "hiden_size": 512}, ["hiden_size = 512 (hidden_size = 4096 holds)"]),
         ({"model_type": "gpt2", "n_embed": 64}, ["n_embed = 64 (n_embd = 768 holds)"]),
+        (
+            GPT2 | {"num_attention_head": 8, "n_layers": 9, "max_position_embedding": 9},
+            [
+                "num_attention_head = 8 (n_head = 4 holds)",
+                "n_layers = 9 (n_layer = 3 holds)",
+                "max_position_embedding = 9 (the default of n_positions holds)",
+            ],
+        ),
+        ({"model_type": "llama", "a\n'" + "b" * 70: 1}, ["a\\n'" + "b" * 55 + "... = 1"]),
         (LLAMA | {"n_embd": 32, "d_model": 64}, ["n_embd = 32 (hidden_size = 64 holds)"]),
         (GEMMA3 | {"n_kv_heads": 2}, ["n_kv_heads = 2 (num_key_value_heads = 4 holds)"]),
         (LLAMA | {"mup_base_width": 256, "kv_lora_rank": 8}, ["mup_base_width = 256", "kv_lora_rank = 8"]),
