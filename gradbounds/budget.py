@@ -242,7 +242,7 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = 
 
 
 def _halves(count: int) -> list[int]:
-    """Return a count, half of it, a quarter, and so on."""
+    # Return a count, half of it, a quarter, and so on.
     counts = [count]
     while counts[-1] > _FEWEST:
         counts.append(max(_FEWEST, counts[-1] // 2))
@@ -250,7 +250,7 @@ def _halves(count: int) -> list[int]:
 
 
 def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
-    """Return the error for a prediction over the budget: its smallest cost, the limit, and what to change."""
+    # Return the error for a prediction over the budget: its smallest cost, the limit, and what to change.
     stack = way.stack
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
     how = f" with {way.arguments['patterns']} attention samples" if "patterns" in way.arguments else ""

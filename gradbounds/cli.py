@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, pro
 
 
 def _code(given: list[str], commands: Any, program: str) -> int:
-    """Run one command and print its error, if any; return the exit code."""
+    # Run one command and print its error, if any; return the exit code.
     command = None
     try:
         if given in (["--version"], ["version"]):
@@ -118,7 +118,7 @@ def _failed_calculation(error: Exception, given: list[str]) -> str:
 
 
 def _complaint(error: Exception) -> str:
-    """Return the message for an error that the user can correct; "" for an error of this program."""
+    # Return the message for an error that the user can correct; "" for an error of this program.
     words = str(error) or type(error).__name__
     if isinstance(error, ValueError):
         return words
@@ -187,7 +187,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(command: Any, name: str) -> int:
-    """Run a command, deliver its result if it returns one, and return its exit code."""
+    # Run a command, deliver its result if it returns one, and return its exit code.
     table = getattr(command, "what", command)  # `runs` and studies have their flags in `what`
     out = getattr(table, "out", None)
     if out is not None and not getattr(command, "dry_run", False):
@@ -255,14 +255,14 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
 
 
 def _print_examples(arguments: Sequence[str]) -> None:
-    """Print two example calls below a command's help."""
+    # Print two example calls below a command's help.
     named = " ".join(arguments[:2]), *arguments[:1]
     if name := next((name for name in named if name in EXAMPLES), ""):
         print("\nexamples:", *EXAMPLES[name], sep="\n  ")
 
 
 def _whole_numbers() -> tyro.constructors.ConstructorRegistry:
-    """Return a registry that reads integers as people write them, including 1e6 and 1_000_000."""
+    # Return a registry that reads integers as people write them, including 1e6 and 1_000_000.
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
@@ -292,7 +292,7 @@ def _whole(word: str) -> int:
 
 @contextlib.contextmanager
 def _terminal_for_help() -> Iterator[None]:
-    """Set up the terminal for help: no colours if NO_COLOR is set (no-color.org), and a minimum width."""
+    # Set up the terminal for help: no colours if NO_COLOR is set (no-color.org), and a minimum width.
     changed = {"TERM": "dumb"} if os.environ.get("NO_COLOR") else {}
     if shutil.get_terminal_size().columns < _NARROWEST:
         changed["COLUMNS"] = str(_NARROWEST)
@@ -307,7 +307,7 @@ def _terminal_for_help() -> Iterator[None]:
 
 
 def _print_what_can_be_encoded() -> None:
-    """Replace characters that the output encoding lacks by plain ones or question marks."""
+    # Replace characters that the output encoding lacks by plain ones or question marks.
 
     def plain(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):

@@ -41,7 +41,7 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
 
 
 def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: float) -> list[str]:
-    """Return the printed lines: the bound with its constants, the prediction, and bound / prediction."""
+    # Return the printed lines: the bound with its constants, the prediction, and bound / prediction.
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) for large L"
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
@@ -70,7 +70,7 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
 
 
 def _latex(stack: Stack, numbers: Bound, norm: float, ratio: float) -> list[str]:
-    """Return the bound as LaTeX with its numbers, theory's norm and the ratio, one line of `aligned` each."""
+    # Return the bound as LaTeX with its numbers, theory's norm and the ratio, one line of `aligned` each.
     gradient = r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F"
     sizes = {"L": stack.depth, "d": stack.width, "V": stack.vocab, r"\sigma_e": stack.output_scale}
     given = {"B": float(numbers.loss_gradient), "t": numbers.output_margin} | sizes

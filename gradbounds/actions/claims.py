@@ -77,7 +77,7 @@ def draw_published(name: str, path: Path) -> Result:
 
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return a claim's text and the number of its committed rows with each verdict."""
+    # Return a claim's text and the number of its committed rows with each verdict.
     return {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")} | {
         "verdicts": dict(Counter(v.verdict for v in verdicts))
     }
@@ -88,7 +88,7 @@ def _of_source(name: str) -> list[Verdict]:
 
 
 def _by_setting(verdicts: Sequence[Verdict]) -> str:
-    """State the verdict in the source's own setting, and the other settings in which the verdict differs."""
+    # State the verdict in the source's own setting, and the other settings in which the verdict differs.
     if not verdicts:
         return "not tested here"
     first, *others = verdicts
@@ -96,7 +96,7 @@ def _by_setting(verdicts: Sequence[Verdict]) -> str:
 
 
 def _explained(name: str, claim: Claim) -> Result:
-    """Explain a claim of another paper: its setting, its decision rule, and its measurements."""
+    # Explain a claim of another paper: its setting, its decision rule, and its measurements.
     from checks.stacks.statements import claimed_words, subject_words  # late: a list of the claims needs none of it
 
     rows = [v for v in _of_source(name) if v.claim == claim.id]
@@ -135,7 +135,7 @@ def _explained(name: str, claim: Claim) -> Result:
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
-    """Count the tests with each verdict, as in "holds in 3 tests; undecided in 1 test"."""
+    # Count the tests with each verdict, as in "holds in 3 tests; undecided in 1 test".
     counts = Counter((v.verdict, at_size(v)) for v in verdicts)
     words = (
         f"{word.replace(', loose', ' loosely')} in {count} test{'s' * (count > 1)}{at}"
@@ -145,7 +145,7 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
 
 
 def _apart(verdicts: Sequence[Verdict]) -> str:
-    """Count the rows with each verdict, in the paper's setting first and then with dropped assumptions."""
+    # Count the rows with each verdict, in the paper's setting first and then with dropped assumptions.
     of_paper, relaxed = [v for v in verdicts if not v.relaxed], [v for v in verdicts if v.relaxed]
     parts = [_counted(of_paper)] * bool(of_paper or not relaxed)
     beside = [f"{'W' if parts else 'w'}ithout one of the paper's assumptions: {_counted(relaxed)}"] * bool(relaxed)
@@ -209,7 +209,7 @@ def _claim(name: str) -> Claim:
 
 
 def _derived(claim: str, *, everything: bool) -> list[str]:
-    """Carry out the steps of a claim's derivation, or the first few, and return them as text."""
+    # Carry out the steps of a claim's derivation, or the first few, and return them as text.
     from theory.paper.derivations import DERIVATIONS  # late: sympy and scipy take a second or two
 
     steps = DERIVATIONS.get(claim, ())
@@ -219,7 +219,7 @@ def _derived(claim: str, *, everything: bool) -> list[str]:
 
 
 def _more(left: int, what: str, claim: str) -> list[str]:
-    """Return a line on the number of omitted steps or rows; empty if none is omitted."""
+    # Return a line on the number of omitted steps or rows; empty if none is omitted.
     return [f"... and {left} {what} more: gradbounds claims {claim} --all"] if left else []
 
 
@@ -228,7 +228,7 @@ def _committed() -> list[Verdict]:
 
 
 def _shown(result: object) -> str:
-    """Format a result of a derivation on one line; tuples and lists are separated by commas."""
+    # Format a result of a derivation on one line; tuples and lists are separated by commas.
     if isinstance(result, list | tuple):
         return ",  ".join(map(_shown, result))
     if isinstance(result, float):
@@ -239,7 +239,7 @@ def _shown(result: object) -> str:
 
 
 def _folded(paragraphs: Iterable[str]) -> list[str]:
-    """Wrap paragraphs to the printed width, with all lines after the first indented."""
+    # Wrap paragraphs to the printed width, with all lines after the first indented.
     lines = [line for paragraph in paragraphs for line in paragraph.splitlines()]
     how: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
     return [part for line in lines for part in textwrap.wrap(line, prose_width(), **how) or [""]]

@@ -137,7 +137,7 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 def _tables(
     each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, batch: str
 ) -> list[str]:
-    """Return a table, a summary and the code of each change, and the flags for finer rates of the last one."""
+    # Return a table, a summary and the code of each change, and the flags for finer rates of the last one.
     lines, (before, *others) = list[str](), steps
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]

@@ -107,7 +107,7 @@ def first_steps(
 
 
 def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> str:
-    """State the time and the memory of the theory, and the time of sampled networks and of doubled sizes."""
+    # State the time and the memory of the theory, and the time of sampled networks and of doubled sizes.
     of_samples = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
     of_sizes = f", and rates at twice each size about {duration(doubling)}" if doubling else ""
     return f"theory of the first step takes about {duration(seconds)} and {format_bytes(size)}{of_samples}{of_sizes}."
@@ -116,7 +116,7 @@ def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> 
 def _stepped(
     every: Sequence[tuple[Stack, int]], optimizers: tuple[Optimizer, ...], seed: int, patterns: int | None
 ) -> pd.DataFrame:
-    """Return a row for every network and optimizer, with measurements in the given number of sampled networks."""
+    # Return a row for every network and optimizer, with measurements in the given number of sampled networks.
     rows: list[dict[str, Any]] = []
     for stack, count in track(
         every, description="stepping", disable=not sys.stderr.isatty(), transient=True, console=Console(stderr=True)
@@ -131,7 +131,7 @@ def _stepped(
 
 
 def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, seconds: float) -> int:
-    """Return how many networks are sampled and stepped, next to theory or where theory has no rule."""
+    # Return how many networks are sampled and stepped, next to theory or where theory has no rule.
     # Sampled steps ask for a model with parameters, which not every network has.
     if gaps(stack, "sampled_step") or _is_large(stack):
         return 0
@@ -142,7 +142,7 @@ def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, sec
 
 
 def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
-    """Explain why networks without theory were not sampled automatically."""
+    # Explain why networks without theory were not sampled automatically.
     without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
     lines = _not_sampled(without)
     for stack in without:
@@ -155,12 +155,12 @@ def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimize
 
 
 def _is_large(stack: Stack) -> bool:
-    """Return whether a network has too many parameters to measure its step."""
+    # Return whether a network has too many parameters to measure its step.
     return parameter_count(stack) > _LARGEST
 
 
 def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
-    """Return one row of the table: theory's numbers, or why there are none, and measurements in sampled networks."""
+    # Return one row of the table: theory's numbers, or why there are none, and measurements in sampled networks.
     row = asdict(stack) | {"optimizer": optimizer}
     by_name = ("critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error")
     row |= dict.fromkeys((*by_name, *(f"{name}_error" for name in NUMBERS)), float("nan"))
@@ -195,7 +195,7 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
 
 
 def _noise_scale(stack: Stack) -> float:
-    """Return the noise scale in sequences; NaN where theory has no rule."""
+    # Return the noise scale in sequences; NaN where theory has no rule.
     try:
         return noise_scale(stack, patterns=noise_patterns(stack), grouped=False).whole
     except NoRuleError:
@@ -203,7 +203,7 @@ def _noise_scale(stack: Stack) -> float:
 
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
-    """State which networks are not sampled and stepped, and why."""
+    # State which networks are not sampled and stepped, and why.
     reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "sampled_step")}
     return [
         *(f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()),
@@ -212,7 +212,7 @@ def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
 
 
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Return numbers by names such as "W2 of layer 6"."""
+    # Return numbers by names such as "W2 of layer 6".
     return {
         role if role in ("Wemb", "WH") else f"{role} of layer {layer}": float(value)
         for role, values in numbers.items()
@@ -221,13 +221,13 @@ def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _largest(shares: Mapping[str, Any]) -> str:
-    """Return the matrix with the largest share, and this share, as "W2 of layer 6, 21%"."""
+    # Return the matrix with the largest share, and this share, as "W2 of layer 6, 21%".
     name, share = max(_by_matrix(shares).items(), key=lambda item: item[1])
     return f"{name}, {100 * share:.0f}%"
 
 
 def _updates(step: FirstStep) -> str:
-    """Return by role the learning rate multipliers that give every matrix the geometric mean of relative updates."""
+    # Return by role the learning rate multipliers that give every matrix the geometric mean of relative updates.
     logs = {name: np.log(value) for name, value in _by_matrix(step.relative_updates).items() if value > 0}
     mean, parts = float(np.mean(list(logs.values()))), []
     for role in step.relative_updates:
@@ -282,7 +282,7 @@ def _twice(
 def _doubled(
     twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None, pace: float
 ) -> list[str]:
-    """Return lines with the powers of a network's critical rates when each size is doubled."""
+    # Return lines with the powers of a network's critical rates when each size is doubled.
     rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
     powers: dict[Optimizer, list[str]] = {}
     for k, each in enumerate(twice, 1):

@@ -77,7 +77,7 @@ def noise_patterns(stack: Stack) -> int | None:
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:
-    """Return the network with at most this many tokens, or unchanged if a field requires its number of tokens."""
+    # Return the network with at most this many tokens, or unchanged if a field requires its number of tokens.
     try:
         return replace(stack, tokens=min(tokens, stack.tokens))
     except ValueError:

@@ -62,7 +62,7 @@ def predict_lengths(
 
 
 def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """Return a row for each matrix and length: norm of first / last layer, and norm of the last layer, with errors."""
+    # Return a row for each matrix and length: norm of first / last layer, and norm of the last layer, with errors.
     rows = []
     for tokens, table in tables.items():
         for name in matrices(table):
@@ -73,7 +73,7 @@ def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _grows(tables: Mapping[int, pd.DataFrame]) -> bool:
-    """Return whether more tokens raise W^V's first / last ratio more than W^2's, and lower the last layer's cosine."""
+    # Return whether more tokens raise W^V's first / last ratio more than W^2's, and lower the last layer's cosine.
     few, many = (with_cosines(tables[n]) for n in (min(tables), max(tables)))
     ends = {
         name: (ends_of_layers(few, name, "predicted"), ends_of_layers(many, name, "predicted"))

@@ -238,7 +238,7 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
 
 
 def _sampled_ends(samples: "Samples | None") -> list[str]:
-    """State the ratio of the first / last layer's norms in sampled networks, with errors from the same networks."""
+    # State the ratio of the first / last layer's norms in sampled networks, with errors from the same networks.
     ends = {} if samples is None else first_over_last(samples)
     if samples is None or not ends:
         return []
@@ -285,7 +285,7 @@ def _bound_line(stack: Stack, table: Columns) -> list[str]:
 
 
 def _profile_figure(stack: Stack, columns: Columns) -> "Figure":
-    """Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots."""
+    # Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots.
     from figures.layer_profile import layer_profile  # late: it loads matplotlib
 
     table = Frames({"": columns})[""]

@@ -81,7 +81,7 @@ def diff(first: Path, second: Path) -> Result:
 
 
 def _kept_probe(path: Path) -> "Reference | None":
-    """Read what `probe --out` saved in a folder or a file; None if it is not a saved probe."""
+    # Read what `probe --out` saved in a folder or a file; None if it is not a saved probe.
     from checks.models.reference import FILE, Reference
 
     file = path / FILE if path.is_dir() else path

@@ -112,7 +112,7 @@ def _verdict(claim: Claim, numbers: Mapping[tuple[Network, int], Means], theory:
 
 
 def _seconds(network: Network, draws: int) -> float:
-    """Estimate the seconds in which one core samples this many networks."""
+    # Estimate the seconds in which one core samples this many networks.
     if network.optimizer:
         return draws * network_seconds(network.stack, 1)
     cell = Cell(network.stack)
@@ -120,7 +120,7 @@ def _seconds(network: Network, draws: int) -> float:
 
 
 def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int) -> dict[tuple[Network, int], Means]:
-    """Return the sampled numbers of every network and seed, with one random network per entry of the first axis."""
+    # Return the sampled numbers of every network and seed, with one random network per entry of the first axis.
     plain = {key: draws for key, draws in wanted.items() if not key[0].optimizer}
     numbers: dict[tuple[Network, int], Means] = {}
     if plain:
@@ -149,7 +149,7 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
 
 
 def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
-    """Measure first steps of sampled networks, and save them after each network so that the next call continues."""
+    # Measure first steps of sampled networks, and save them after each network so that the next call continues.
     file = folder / f"{Cell(network.stack).name}-{network.optimizer}-{seed}.json"
     rows: list[dict[str, float]] = json.loads(file.read_bytes()) if file.exists() else []
     for draw in range(len(rows), draws):

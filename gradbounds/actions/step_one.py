@@ -86,7 +86,7 @@ class StepOne:
 
 
 def _number(value: Any) -> float:
-    """Return the number of a tensor, an array or a number."""
+    # Return the number of a tensor, an array or a number.
     return float(value.item() if hasattr(value, "item") else value)
 
 

@@ -103,7 +103,7 @@ def compare(
 
 
 def _spread_lines(spreads: pd.DataFrame) -> list[str]:
-    """Report how uneven the layers of every placement are, and which count as flat."""
+    # Report how uneven the layers of every placement are, and which count as flat.
     rows = [
         [
             TITLES[str(row.placement)],
@@ -117,7 +117,7 @@ def _spread_lines(spreads: pd.DataFrame) -> list[str]:
 
 
 def _exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """Report the exponents of every placement in the last and the first layer."""
+    # Report the exponents of every placement in the last and the first layer.
     rows = [
         [TITLES[str(placement)], *(
             f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] {_theory(row.predicted, '+.3f')}"
@@ -268,14 +268,14 @@ def relaxation_lines(table: pd.DataFrame) -> list[str]:
 
 
 def _sampled(recipe: Recipe, workers: int, out: Path | None) -> tuple[list[Samples], Sequence[str]]:
-    """Sample a recipe; return the samples, and lines about the folder that holds them, if any."""
+    # Sample a recipe; return the samples, and lines about the folder that holds them, if any.
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
         sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
         return Run.open(folder).samples(), () if out is None else sampled.lines
 
 
 def _agreement(cells: Sequence[Samples]) -> tuple[dict[str, Any], str]:
-    """Count how many numbers agree with theory, as a value of the result and in words."""
+    # Count how many numbers agree with theory, as a value of the result and in words.
     with working("predicting"):
         table = comparison(cells)
     line = f"Theory compared with samples, all quantities and layers: {agreement_counts(table)}."

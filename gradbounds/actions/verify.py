@@ -78,7 +78,7 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
 
 
 def _command(draws: int, seed: int, text: Path | None) -> str:
-    """Return the command that reproduces the numbers, without the folders of this machine."""
+    # Return the command that reproduces the numbers, without the folders of this machine.
     flags = {"draws": draws if draws != DRAWS else None, "seed": seed if seed != SEED else None}
     given = [f"--{name} {value}" for name, value in flags.items() if value is not None]
     return " ".join([_COMMAND, *given, *([f"--text {text.name}"] if text else [])])
@@ -120,7 +120,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
 
 
 def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: str) -> Result:
-    """Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts."""
+    # Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts.
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
     reasons, below = (
@@ -144,7 +144,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
+    # Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory.
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
@@ -159,7 +159,7 @@ def _network_tables(sampled: Sequence[Samples]) -> list[str]:
 
 
 def _without_rule(sampled: Sequence[Samples]) -> list[str]:
-    """State for how many networks theory has no rule, and the reason for the first of them."""
+    # State for how many networks theory has no rule, and the reason for the first of them.
     without = [samples.stack for samples in sampled if not prediction_of(samples)]
     for stack in without[:1]:
         try:
@@ -171,7 +171,7 @@ def _without_rule(sampled: Sequence[Samples]) -> list[str]:
 
 
 def _differences(table: pd.DataFrame) -> list[str]:
-    """Return a line for every number in which theory and samples differ."""
+    # Return a line for every number in which theory and samples differ.
     rows = table[table["agreement"] == "differs"].itertuples()
     return [
         f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "

@@ -178,7 +178,7 @@ def _one_line(error: BaseException) -> str:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Keep the handlers of Ctrl-C and SIGTERM while dask_jobqueue is imported, which would end the process silently."""
+    # Keep the handlers of Ctrl-C and SIGTERM while dask_jobqueue is imported, which would end the process silently.
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return

@@ -176,7 +176,7 @@ class Predict(ModelFlags):
     def _of_batch(
         self, changes: dict[str, Any], batch: int | None, logs: list[Path], limits: dict[str, Any]
     ) -> "Result":
-        """Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs."""
+        # Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs.
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
         if len(logs) > 1 and batch is not None:

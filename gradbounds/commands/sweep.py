@@ -168,7 +168,7 @@ class Sweep(ModelFlags):
         return relax(grid, along=field_name(self.along), values=self.values, **options)
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
-        """Return where blocks are sampled: by own processes, or by a cluster."""
+        # Return where blocks are sampled: by own processes, or by a cluster.
         from gradbounds.clusters.place import executing
         from gradbounds.units import byte_count
         from simulate.runs.execution import Execution

@@ -144,7 +144,7 @@ def _way(question: Question) -> Way:
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return every quantity as a series over the layers; layer 0 is the whole network."""
+    # Return every quantity as a series over the layers; layer 0 is the whole network.
     rows = table.sort_values("layer", kind="stable")
     layers, norms, errors = (rows[name].to_numpy() for name in ("layer", "predicted", "predicted_sem"))
     places = rows.groupby("quantity", sort=False).indices
@@ -162,7 +162,7 @@ def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _finding(series: list[dict[str, Any]]) -> str:
-    """Compare the first layer's gradients with the last layer's in one sentence: the title of the page."""
+    # Compare the first layer's gradients with the last layer's in one sentence: the title of the page.
     ends = {each["head"].replace("dL/d", ""): (each["predicted"][0], each["predicted"][-1])
             for each in series if each["matrix"] and len(each["layer"]) > 1}  # fmt: skip
     ratios = {name: first / last for name, (first, last) in ends.items() if first > 0 and last > 0}
@@ -178,7 +178,7 @@ def _finding(series: list[dict[str, Any]]) -> str:
 
 
 def _cosine(series: list[dict[str, Any]]) -> str:
-    """State the cosine of two tokens after the first and after the last layer; "" for one token."""
+    # State the cosine of two tokens after the first and after the last layer; "" for one token.
     of_layers = next((each for each in series if each["quantity"] == "cosine"), None)
     if of_layers is None:
         return ""
@@ -187,7 +187,7 @@ def _cosine(series: list[dict[str, Any]]) -> str:
 
 
 def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
-    """Return Theorem 1's bound for the last W2 and appendix F's law through its prediction; None outside the paper."""
+    # Return Theorem 1's bound for the last W2 and appendix F's law through its prediction; None outside the paper.
     if not stack.in_paper:
         return None
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
@@ -201,7 +201,7 @@ def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each step of Theorem 1's proof with its factor in the norm of the last W2; empty outside the paper."""
+    # Return each step of Theorem 1's proof with its factor in the norm of the last W2; empty outside the paper.
     if not stack.in_paper:
         return []
     from theory.paper.proof_chain import STEPS, chain  # late, since it loads sympy
@@ -222,7 +222,7 @@ def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _batch(question: Question) -> dict[str, Any]:
-    """Return the predicted first line of a training log, with the defaults of `predict --batch`."""
+    # Return the predicted first line of a training log, with the defaults of `predict --batch`.
     question.network()
     seconds = question.seconds or SECONDS
     asked = _log_asked(question, seconds)
@@ -250,7 +250,7 @@ def _cost_of_log(question: Question, asked: Asked) -> tuple[Cost, bool]:
 
 
 def _longer_log(question: Question, asked: Asked) -> str:
-    """State the cost of a batch with more tokens of the model's context; "" if the page may not ask for more."""
+    # State the cost of a batch with more tokens of the model's context; "" if the page may not ask for more.
     longer = _log_asked(question, MOST_SECONDS / 2)  # the page asks for twice an estimate
     cost, grouped = _cost_of_log(question, longer)
     budget = _budget(question)
@@ -260,7 +260,7 @@ def _longer_log(question: Question, asked: Asked) -> str:
 
 
 def _first_step(question: Question) -> dict[str, Any]:
-    """Return the critical learning rates of step 1, each with theory's remarks, or the reason why there is none."""
+    # Return the critical learning rates of step 1, each with theory's remarks, or the reason why there is none.
     from gradbounds.actions.first_step import first_steps  # late, since it loads torch
 
     stack, notes = question.network()
@@ -397,7 +397,7 @@ _tables: dict[Stack, pd.DataFrame] = {}
 
 
 def _keep(stack: Stack, table: pd.DataFrame) -> None:
-    """Keep a network's table, and forget the oldest of many."""
+    # Keep a network's table, and forget the oldest of many.
     _tables[stack] = table
     while len(_tables) > _KEPT:
         _tables.pop(next(iter(_tables)), None)

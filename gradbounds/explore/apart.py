@@ -72,7 +72,7 @@ def answers_apart(
 
 
 def _send(there: Connection, kind: str, asked: Any) -> None:
-    """Send the answers and then None, or the message of an error."""
+    # Send the answers and then None, or the message of an error.
     try:
         for content in drawn(Question.read(asked)) if kind == "sample" else (answer(kind, asked),):
             there.send((content, ""))

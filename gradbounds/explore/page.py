@@ -84,7 +84,7 @@ _LINKS = '<a href="index.html">Documentation</a><a href="docs/setting.html#gloss
 
 
 def _still(content: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return the first sentence and the first chart, for readers without scripts or before the scripts have run."""
+    # Return the first sentence and the first chart, for readers without scripts or before the scripts have run.
     if content is None:
         return "Computing the first network …", ""
     curves = {each["head"].replace("dL/d", ""): each["predicted"] for each in content["series"] if each["matrix"]}
@@ -114,12 +114,12 @@ def _static(name: str) -> str:
 
 
 def _hashed(content: str) -> str:
-    """Return a script's or a style's hash as a content security policy writes it."""
+    # Return a script's or a style's hash as a content security policy writes it.
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _groups() -> Iterator[dict[str, Any]]:
-    """Yield the groups of fields with a control for each field, from the fields' metadata."""
+    # Yield the groups of fields with a control for each field, from the fields' metadata.
     for group in GROUPS:
         controls = [
             {

@@ -138,7 +138,7 @@ def _questions(
     gated: Sequence[str],
     choices: bool,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the questions to answer beforehand; models keep their sizes, because other sizes take long."""
+    # Yield the questions to answer beforehand; models keep their sizes, because other sizes take long.
     for model in models:
         yield "predict", {"like": model}
         yield "batch", {"like": model, "batch": BATCH}
@@ -160,7 +160,7 @@ def _questions(
 
 
 def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all questions that the page asks about one network."""
+    # Yield all questions that the page asks about one network.
     network = {"fields": dict(fields)}
     yield "predict", network
     yield "batch", network | {"batch": BATCH}
