@@ -21,7 +21,7 @@ from gradbounds.actions.first_line import (
     quick_cost,
 )
 from gradbounds.actions.plan import ZIPF, batch_text, planned
-from gradbounds.actions.predict import predict_plan, predict_stack
+from gradbounds.actions.predict import predict_plan, predict_stack, way_or_reason
 from gradbounds.actions.remedies import (
     Remedy,
     as_flags,
@@ -105,7 +105,7 @@ _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 networks of width 256, 512 (norms -8% to +7%)"  # sampled, with experts
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
-_NO_RUN = f"Learning rate of step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
+_NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
@@ -163,11 +163,16 @@ class FirstStepOfRun:
         line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, others + batch if is_within else others, is_long, line)
 
-    def plan(self, given: Mapping[str, Any], of: Description, *, layers: bool) -> Result:
-        """Return the description and the cost of the card."""
-        what = f"the card{' with tables of layers' * layers}: step 1, layers, a change, critical learning rates"
+    def plan(self, given: Mapping[str, Any], of: Description, refused: str, *, layers: bool) -> Result:
+        """Return the description and the cost of the card, and the reason if theory is not within the limits."""
+        step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
+        rates = ", critical learning rates" * (
+            step == "step 1" and not gaps(replace(self.stack, tokens=2), "first_step")
+        )
+        what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(BATCH, self.stack.tokens, self.text)
-        return planned((self.stack, of.read(given)[1], of), at, what, self.cost)
+        lines = [f"  limits    {refused}"] * bool(refused)
+        return planned((self.stack, of.read(given)[1], of), at, what, self.cost, *lines)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -205,9 +210,13 @@ def model_card(
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None
-    if plan:
-        return predict_plan(given, of, **how) if step is None else step.plan(given, of, layers=layers)
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
+    if plan and step:
+        budget, patterns = Budget.of(how["max_time"], how["memory"]), (how | sampled)["patterns"]
+        refused = way_or_reason(of.read(fields)[0], patterns, budget, coarse=coarse)[1]
+        return step.plan(given, of, refused, layers=layers)
+    if plan:
+        return predict_plan(given, of, **how)
     with shown("predicting step 1", step.cost.seconds * step.is_long) if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
         table = result.columns()
@@ -217,7 +226,7 @@ def model_card(
             first = None
             if step:
                 first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer)
-            rates = None if first is None else critical_rates(result.values["stack"], first.text, first.result)
+            rates = critical_rates(result.values["stack"], first.text if first else "", first and first.result)
             change = result.values["evened_by"]
             if alone:
                 change = _change_of_step(given, of, result, first, limits, coarse=coarse)
@@ -228,13 +237,15 @@ def model_card(
     if run and layers:
         below = ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
-    card = {"step_1": first and first.numbers, "critical_rates": rates, "lines": lines}
+    unknown = ("loss", "loss_deviation") if any(n.field == SHARED_ENDS for n in result.values["notes"]) else ()
+    step_1 = first and first.numbers | dict.fromkeys(unknown)
+    card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
 def _rows(
     given: Mapping[str, Any], of: Description, result: Result, first: FirstStepOfRun | None,
-    rates: Mapping[str, Any] | None, change: Remedy | None, *, compared: bool,
+    rates: Mapping[str, Any], change: Remedy | None, *, compared: bool,
 ) -> list[str]:  # fmt: skip
     # Returns the rows of a card, before long ones are wrapped.
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
@@ -247,7 +258,7 @@ def _rows(
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run),
         *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
-        *([_NO_RUN] if rates is None else _rate_lines(rates)),
+        *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
 
@@ -312,7 +323,8 @@ def _first_step_of_run(
     # Predict step 1 of a card; without the norm if it takes longer or has no rule.
     known = replace(step, line=replace(step.line, loss=loss_of(table)))
     if step.asked.text is None or step.stack.tokens == 1:
-        where = "such a network" if step.stack.tokens > 1 else "sequences of one token"
+        needs = [f"such a network; it needs {gap.needs}" for gap in gaps(replace(step.stack, sequences=2), "grouped")]
+        where = [*needs, "such a network"][0] if step.stack.tokens > 1 else "sequences of one token"
         return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     try:
         result = quick_batch(step.asked, BATCH, of, every_layer=every_layer, **step.limits)
@@ -344,14 +356,14 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
 
     Args:
         stack: the network.
-        text: name of the law of the batch's text.
+        text: name of the law of the batch's text; "" without a run.
         result: result of `predict --batch`; None if there is none.
         fine: whether to estimate them as `predict --learning-rate` does, however long it takes.
     """
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
-        return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW}"}
+        return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW}" if text else _NO_RUN}
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
@@ -442,9 +454,12 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
     missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
     reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
+    two = replace(stack, sequences=2)
+    ranges = (
+        "" if gaps(two, "grouped") or gaps(two, "noise_scale") else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
+    )
     return [
-        f"At initialization: {of} of {tokens_text(stack.tokens)}"
-        + f" that all differ; normal ranges: --batch {BATCH} --text {ZIPF}" * (stack.tokens > 1),
+        f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),

@@ -115,11 +115,10 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
     # Return relative standard deviations of the norm over random networks and labels, without a text's repeats.
     #
     # With `alike`, they are derived. The labels' rows of the output matrix are Gaussian vectors of d coordinates, and
-    # two
-    # of N S labels agree with probability 1/V. The squared norm weights pairs of positions by `alike`, so its relative
-    # variance is 2 (1/d + 1/V) times the mean square of the weights. In a sequence, early positions have large weights,
-    # and the mean square is at most the mean. A layer's own vectors have d coordinates, and what
-    # theory omits is of order 1/d.
+    # two of N S labels agree with probability 1/V. The squared norm weights pairs of positions by `alike`, so its
+    # relative variance is 2 (1/d + 1/V) times the mean square of the weights. In a sequence, early positions have large
+    # weights, and the mean square is at most the mean. A layer's own vectors have d coordinates, and what theory omits
+    # is of order 1/d.
     stack, sequences = scale.stack, batch
     depth, width, positions = stack.depth, stack.width, batch * stack.tokens
     if alike is None:
@@ -144,8 +143,7 @@ def _alike(stack: Stack) -> tuple[float, float] | None:
     #
     # It is the response to the probability that labels agree, for at most 16 tokens that all differ. None where the
     # constants of sampled networks apply: without Pre-LN and depth scaling, with tied embeddings or experts, or without
-    # a
-    # rule.
+    # a rule.
     if not _is_derived(stack):
         return None
     few, apart, agree = replace(stack, tokens=min(stack.tokens, _FEW)), TextLaw.distinct(stack.vocab), 0.5

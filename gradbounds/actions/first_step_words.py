@@ -45,7 +45,8 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     tokens = " or ".join(map(str, dict.fromkeys(table["tokens"])))
     of_batch = batch_text(int(table["sequences"].max()), tokens, None)
     lines = [
-        f"Step 1 of {of_batch}. A batch of text has other critical rates: --batch 64 --learning-rate R.",
+        f"Step 1 of {of_batch}."
+        + " A batch of text has other critical rates: --batch 64 --learning-rate R." * ("" in [*table["no_rule"]]),
         "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu.",
     ]
     if has_draws:

@@ -379,9 +379,12 @@ def _judged(
     causes = [*_matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) and not cause.is_fitted for cause in causes):
+        others = [cause for cause in causes if not cause.explains(printed)]
+        unless = "".join(f", unless {cause.words}" for cause in causes if cause not in others)
         trained = [
-            f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged.",
-            f"Tested {len(causes)} other units and sums: in none would it be the loss of untrained weights.",
+            f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained{unless}. "
+            "Initialization is not judged.",
+            f"Tested {len(others)} other units and sums: in none would it be the loss of untrained weights.",
         ]
         return _Verdict(None, trained, causes)
     theory.coarsen(healthy, notes)

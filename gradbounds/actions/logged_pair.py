@@ -246,7 +246,7 @@ def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:
         f"The logs {'agree in ' + ' and '.join(known) if agree else 'differ'}: {judged.limits(known)}.",
         *(f"The {name} is not compared: one log has none." for name in ("loss", "gradient norm") if name not in known),
         *[_BOTH] * (not agree and len(judged.right) == 2),
-        *(f"Only the {log} log is as predicted: the other is just outside the range of one log, and the two are close."
+        *(f"Only the {log} log is as predicted: the other is outside the range of one log, and the two are close."
           for log in judged.right if agree and len(judged.right) == 1),
     ]  # fmt: skip
 

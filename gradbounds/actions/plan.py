@@ -23,11 +23,14 @@ def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: s
 
     >>> batch_text(64, 1024, "english"), batch_text(1, "16 and 8", None)
     ('64 sequences of 1024 tokens, English text', '1 sequence of 16 and 8 tokens that all differ')
+    >>> batch_text(64, 1, None), batch_text(1, 1, None)
+    ('64 sequences of 1 token, tokens all differ', '1 sequence of 1 token')
     """
     kinds = {None: "", DISTINCT: "", "english": ", English text", ZIPF: ", Zipf's law"}
     law, counted = kinds.get(text, f", text {text}"), f"{sequences} sequence{'s' * (sequences > 1)}"
-    plural = "s" * (str(tokens) != "1")
-    return f"{counted} of {tokens} token{plural}{' that all differ' * (not law)}{of_tokens}{law}"
+    if str(tokens) == "1":
+        return f"{counted} of 1 token{', tokens all differ' * (not law and sequences > 1)}{of_tokens}{law}"
+    return f"{counted} of {tokens} tokens{' that all differ' * (not law)}{of_tokens}{law}"
 
 
 def named(stack: Stack, notes: Sequence[Note], of: Description) -> str:

@@ -76,7 +76,7 @@ def predict_stack(
         if count is not None:
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
-    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
+    chosen, reason, is_refused = way_or_reason(stack, patterns, budget, coarse=coarse)
     prediction = None if chosen is None else predicted(chosen)
     slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
@@ -129,8 +129,8 @@ def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) 
     return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
-def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
-    # Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory.
+def way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
+    """Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory."""
     try:
         return way(stack, patterns, budget, coarse=coarse), "", False
     except (OverBudgetError, NoRuleError) as error:
@@ -155,7 +155,7 @@ def predict_plan(
     named |= {" ".join(key): of.compared(given, key) for key in variants(compare)}
     rows, lines, whole = list[dict[str, Any]](), list[str](), Cost()
     for name, network in named.items():
-        chosen, refused, _ = _way_or_reason(network, patterns, budget, coarse=False)
+        chosen, refused, _ = way_or_reason(network, patterns, budget, coarse=False)
         cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
         if chosen and network is stack and not several:
             search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))

@@ -413,7 +413,10 @@ class Reading:
         near = [] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
         known = ((each, self.of.names.get(each, each)) for each in near)
         holds, value = self.held.get(name) or next(
-            (self.held.get(each, (own, self.in_config.get(own, self.of.defaults.get(own)))) for each, own in known),
+            (
+                self.held.get(each, (field, self.in_config.get(field, self.of.defaults.get(field))))
+                for each, field in known
+            ),
             ("" if always is None else name, always),
         )
         instead = f"the default of {holds}" if value is None else f"{holds} = {_short(value)}"
