@@ -226,7 +226,7 @@ def model_card(
             first = None
             if step:
                 first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer)
-            rates = critical_rates(result.values["stack"], first.text if first else "", first and first.result)
+            rates = critical_rates(result.values["stack"], first.text if first else "", first.result if first else None)
             change = result.values["evened_by"]
             if alone:
                 change = _change_of_step(given, of, result, first, limits, coarse=coarse)

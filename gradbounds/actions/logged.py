@@ -379,14 +379,7 @@ def _judged(
     causes = [*_matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) and not cause.is_fitted for cause in causes):
-        others = [cause for cause in causes if not cause.explains(printed)]
-        unless = "".join(f", unless {cause.words}" for cause in causes if cause not in others)
-        trained = [
-            f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained{unless}. "
-            "Initialization is not judged.",
-            f"Tested {len(others)} other units and sums: in none would it be the loss of untrained weights.",
-        ]
-        return _Verdict(None, trained, causes)
+        return _Verdict(None, _trained_lines(loss / uniform, printed, causes), causes)
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
     if known is not None:
@@ -416,6 +409,16 @@ def _judged(
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
     return _Verdict(None if doubts else False, lines, ranked)
+
+
+def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> list[str]:
+    # States that weights are trained, for a loss of a share of ln V, unless a cause with a fitted number explains it.
+    others = [cause for cause in causes if not cause.explains(printed)]
+    unless = "".join(f", unless {cause.words}" for cause in causes if cause not in others)
+    return [
+        f"The loss is {share:.2g} times ln V, so the weights are trained{unless}. Initialization is not judged.",
+        f"Tested {len(others)} other units and sums: in none would it be the loss of untrained weights.",
+    ]
 
 
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
