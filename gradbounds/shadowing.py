@@ -89,15 +89,12 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
 def stranger() -> str:
     """Describe a file of the user that Python imported instead of a library with the same name; "" if there is none."""
     folder = Path(sys.path[0] or ".").resolve()
-    files = (
-        (name, Path(str(module.__file__)).resolve())
-        for name, module in list(sys.modules.items())
-        if "." not in name and getattr(module, "__file__", None)
-    )
     return next((
         f"gradbounds needs the library {name!r}, but Python finds {file} first: rename that, or start Python with -P "
         "or in another folder."
-        for name, file in files
+        for name, module in list(sys.modules.items())
+        if "." not in name and getattr(module, "__file__", None)
+        for file in [Path(str(module.__file__)).resolve()]
         if file.parent in (folder, folder / name)
         for library in [PathFinder.find_spec(name, sys.path[1:])]
         if library and library.origin and Path(library.origin).resolve() != file

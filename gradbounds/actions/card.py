@@ -171,8 +171,9 @@ class FirstStepOfRun:
         )
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(BATCH, self.stack.tokens, self.text)
-        lines = [f"  limits    {refused}"] * bool(refused)
-        return planned((self.stack, of.read(given)[1], of), at, what, self.cost, *lines)
+        return planned(
+            (self.stack, of.read(given)[1], of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused)
+        )
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -211,12 +212,10 @@ def model_card(
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    if plan and step:
-        budget, patterns = Budget.of(how["max_time"], how["memory"]), (how | sampled)["patterns"]
-        refused = way_or_reason(of.read(fields)[0], patterns, budget, coarse=coarse)[1]
-        return step.plan(given, of, refused, layers=layers)
     if plan:
-        return predict_plan(given, of, **how)
+        whole = (of.read(fields)[0], (how | sampled)["patterns"], Budget.of(how["max_time"], how["memory"]))
+        reason = way_or_reason(*whole, coarse=coarse)[1] if step else ""
+        return step.plan(given, of, reason, layers=layers) if step else predict_plan(given, of, **how)
     with shown("predicting step 1", step.cost.seconds * step.is_long) if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
         table = result.columns()
@@ -237,8 +236,12 @@ def model_card(
     if run and layers:
         below = ["", *run.lines, "", *sentences["trust"]]
     below += [sentences["evened"]] * (layers and change is None)
-    unknown = ("loss", "loss_deviation") if any(n.field == SHARED_ENDS for n in result.values["notes"]) else ()
-    step_1 = first and first.numbers | dict.fromkeys(unknown)
+    step_1 = first and first.numbers | {
+        name: None
+        for note in result.values["notes"]
+        if note.field == SHARED_ENDS
+        for name in ("loss", "loss_deviation")
+    }
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
@@ -454,10 +457,8 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
     missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
     reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
-    two = replace(stack, sequences=2)
-    ranges = (
-        "" if gaps(two, "grouped") or gaps(two, "noise_scale") else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
-    )
+    has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
+    ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),

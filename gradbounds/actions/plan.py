@@ -28,9 +28,8 @@ def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: s
     """
     kinds = {None: "", DISTINCT: "", "english": ", English text", ZIPF: ", Zipf's law"}
     law, counted = kinds.get(text, f", text {text}"), f"{sequences} sequence{'s' * (sequences > 1)}"
-    if str(tokens) == "1":
-        return f"{counted} of 1 token{', tokens all differ' * (not law and sequences > 1)}{of_tokens}{law}"
-    return f"{counted} of {tokens} tokens{' that all differ' * (not law)}{of_tokens}{law}"
+    plural, differ = ("", ", tokens all differ" * (sequences > 1)) if str(tokens) == "1" else ("s", " that all differ")
+    return f"{counted} of {tokens} token{plural}{differ * (not law)}{of_tokens}{law}"
 
 
 def named(stack: Stack, notes: Sequence[Note], of: Description) -> str:

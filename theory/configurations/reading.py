@@ -411,11 +411,11 @@ class Reading:
         """
         # A likeness of 0.8 is that of two misspelled letters in ten.
         near = [] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
-        known = ((each, self.of.names.get(each, each)) for each in near)
         holds, value = self.held.get(name) or next(
             (
                 self.held.get(each, (field, self.in_config.get(field, self.of.defaults.get(field))))
-                for each, field in known
+                for each in near
+                for field in [self.of.names.get(each, each)]
             ),
             ("" if always is None else name, always),
         )
