@@ -222,9 +222,7 @@ def model_card(
         if result.values["no_rule"]:
             return result
         with by_estimates(), one_numpy_thread():
-            first = None
-            if step:
-                first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer)
+            first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer) if step else None
             rates = critical_rates(result.values["stack"], first.text if first else "", first.result if first else None)
             change = result.values["evened_by"]
             if alone:
