@@ -218,8 +218,9 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     assert re.search(
         r"Tested \d+ other units and sums: in none would it be the loss of untrained weights\.", str(tuned)
     )
-    padded = str(judged(tmp_path, 0.4 * healthy.loss, 0.4 * healthy.norm))
-    assert "so the weights are trained, unless loss and gradient are averaged over 2.5 times as many tokens" in padded
+    assert "so the weights are trained, unless loss and gradient are averaged over 2.5 times as many tokens" in str(
+        judged(tmp_path, 0.4 * healthy.loss, 0.4 * healthy.norm)
+    )
     divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
     assert divided.alarm
     assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
