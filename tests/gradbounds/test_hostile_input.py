@@ -34,7 +34,7 @@ HOSTILE = [
     (("predict", "--config", "HUGE.json"), "n_embd must be a number, got inf."),
     (
         ("predict", "--config", "EVIL.json"),
-        "got \\u001b[2Jnum_key_value_heads = 1, with an unknown effect at initialization; --ignore ",
+        "got \\x1b[2Jnum_key_value_heads = 1, with an unknown effect at initialization; --ignore ",
     ),
     (("predict", "--config", "/dev/zero"), "--config must be a readable JSON file, got '/dev/zero': it is a device."),
     (("predict", "--out", "/proc/nowhere"), "--out must be writable, but '/proc/nowhere' is not"),
