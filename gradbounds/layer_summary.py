@@ -100,7 +100,7 @@ def layer_lines(stack: Stack, table: Columns, of: str = "", whole: float = 0.0) 
                 f"(even: {stack.experts_per_token / stack.experts:.0%})",
             )
         )
-    return [*lines, *_step_lines(stack, gradients, ratios)]
+    return [*lines, *_step_lines(stack, gradients, ratios, alike=bool(of) and cosine is not None and count > 0)]
 
 
 def _cosine_text(cosine: float) -> str:
@@ -177,7 +177,9 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
     return re.sub(r"(WK [\d.e+]+x( \(\+-\d+%\))?)", rf"\1{of_scores}", text, count=1)
 
 
-def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
+def _step_lines(
+    stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float], *, alike: bool
+) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
     Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
@@ -188,6 +190,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
         stack: the network.
         gradients: gradient norms by matrix and layer.
         ratios: the ratio of norms, first layer / last layer, by matrix.
+        alike: whether tokens are nearly equal in some layer.
     """
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
@@ -202,6 +205,10 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     steps = f"not affected: step sizes do not depend on gradient sizes, so {who} equally far"
     if over_layers >= 1 + FLAT:
         steps = f"{who} up to {over_layers:.2g}x as far as others, by their initial sizes, whatever the gradients"
+    elif alike and stack.query_key_scale:
+        steps = (
+            f"gradient sizes do not matter; alike tokens slow WQ, WK{' and crowd experts' * bool(stack.experts)}, too"
+        )
     return [
         card_row("AdamW, Muon", steps),
         card_row(

@@ -551,7 +551,13 @@ def _change_lines(
     effect = effect.replace("; ", ", ")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values)) + f" --tokens {change.tokens}" * bool(change.tokens)
-    return [card_row(_EVENED, f"{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}")]
+    is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
+    return [
+        card_row(
+            "one change" if is_for_all else _EVENED,
+            f"{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}",
+        )
+    ]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

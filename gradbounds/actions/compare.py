@@ -35,11 +35,11 @@ _LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fulle
 _QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
 _STEPS = (
     "  AdamW: its steps do not depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
-    "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights."
+    "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"
 )
 _COST = (
-    "  Cost: layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%); AdamW moves embeddings\n"
-    "  {:g}x less, relative to their size."
+    "  Cost: layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%). At the same learning rate,\n"
+    "  step 1 lowers the loss less, and AdamW moves embeddings {:g}x less, relative to their size."
 )
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
@@ -178,9 +178,12 @@ def _summary(before: _Step, after: _Step) -> list[str]:
     evens = abs(ends[1] - ends[0]) > LESS_EVEN
     even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
+    lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
+    lost = [name for name in lost if lost.count(name) == 1]
+    without = f", without {' and '.join(lost)}" * bool(lost)
     lines = [
         f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last "
-        f"layer at most {first} -> {last} apart)."
+        f"layer at most {first} -> {last} apart{without})."
     ]
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
     if rates[0] and rates[1]:
@@ -188,14 +191,18 @@ def _summary(before: _Step, after: _Step) -> list[str]:
         error = f" ({'within' if max(times, 1 / times) < factor else 'beyond'} its error, {factor:.2g}x)"
         extrapolated = before.unknown or after.unknown
         error = " (extrapolated)" if extrapolated else error
-        lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more"))
+        longer = f"\n  To start as far below it, a linear warm-up needs {1 / times:.2g} times as many steps." * (
+            times < 1
+        )
+        lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more", longer))
     return lines
 
 
 def _cost(before: _Step, after: _Step, factor: float) -> list[str]:
     # State what larger embeddings make smaller.
     growths = [step.numbers.get(_GROWTH, 0.0) for step in (before, after)]
-    if factor <= 1.0 or min(growths) < 1.0:
+    norms = [step.numbers.get("gradient norm", 0.0) for step in (before, after)]
+    if factor <= 1.0 or min(growths) < 1.0 or norms[1] >= norms[0]:
         return []
     shares = (100.0 * (1.0 - growth**-2) for growth in reversed(growths))
     return [_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor)))]

@@ -369,10 +369,15 @@ def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
 
 
 def test_larger_embeddings_have_a_cost():
-    before, after = (compare._Step({compare._GROWTH: growth}) for growth in (2.0, 1.25))
+    before, after = (compare._Step({compare._GROWTH: growth, "gradient norm": growth}) for growth in (2.0, 1.25))
     (line,) = compare._cost(before, after, 50.0)
     assert "add 36% of the residual stream's mean square (before: 75%)" in line and "50x" in line
-    assert compare._cost(before, after, 1.0) == []
+    assert compare._cost(before, after, 1.0) == compare._cost(after, before, 50.0) == []
+    before, after = (
+        compare._Step({"gradient norm": 1.0, "W1, first / last layer": 2.0, "critical rate, AdamW": rate})
+        for rate in (1.0, 0.25)
+    )
+    assert "a linear warm-up needs 4 times as many steps" in compare._summary(before, after)[1]
 
 
 def test_lost_norms_and_equal_tokens_are_named():
@@ -389,6 +394,13 @@ def test_lost_norms_and_equal_tokens_are_named():
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
+    row = value_of(layer_lines(stack, table, "in step 1"), "AdamW, Muon")
+    assert row == "gradient sizes do not matter; alike tokens slow WQ, WK, too"
+    uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
+    effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
+    changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
+    rows = [card._change_lines(uneven, None, change, 4, has_loss=True)[0] for change in changes]
+    assert [row[:16].strip() for row in rows] == ["if you use SGD", "one change"]
 
 
 @pytest.mark.parametrize(
