@@ -595,7 +595,8 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        expected += f"; this one: {int(count) - int(off)} of {count} numbers of {of}{at_width}"
+        this = "" if stack.experts else "this one: "  # experts have one line
+        expected += f"; {this}{int(count) - int(off)} of {count} numbers of {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

@@ -34,7 +34,7 @@ _SECONDS, _MOST_SECONDS = 2.0, 20.0
 _PATTERNS = 2
 
 LESS_EVEN = 0.1
-"""How much further from 1, in the logarithm, a ratio that counts as less even is."""
+"""The distance in the logarithm by which a less even ratio is further from 1."""
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")

@@ -27,7 +27,7 @@ TIED = replace(STACK, depth=6, placement="pre", embeddings="tied")
 
 @pytest.mark.parametrize("change", ["tied", "untied"])
 def test_lines_of_code_multiply_embeddings_and_positions_alone(change):
-    """What is embedded grows by the factor of the change, and the head does not change."""
+    """The embedded tokens grow by the factor of the change, and the head does not change."""
     tied = replace(TIED, positions="learned", embedding_scale=0.5)
     *untie, line = code_of(tied, replace(tied, embeddings=change, embedding_scale=2.0))
     assert len(untie) == (change == "untied") and not code_of(tied, replace(tied, embedding_scale=2.0, heads=2))
