@@ -203,9 +203,8 @@ def predict_batch(
             "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
-            title(stack), *drawn_lines(notes), "",
-            f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
-            f"{f', text {asked.text}' * (law is not None and asked.text not in KINDS and not asked.is_default)}.",
+            f"Step 1 of a run: {line_text(line)}, "
+            f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, stack, notes, texts=texts, coarse=coarse)),
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
@@ -219,7 +218,7 @@ def predict_batch(
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
             ] * (law is None and stack.embeddings == "tied"),  # theory omits tokens that two sequences share
-            _included(stack.embeddings, family, vectors), *note_lines(notes),
+            _included(stack.embeddings, family, vectors), "", title(stack), *drawn_lines(notes), *note_lines(notes),
         ],
     )  # fmt: skip
 
