@@ -305,8 +305,7 @@ def predict_logged(
         "", *verdict.lines, *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
-        *[f"+- includes {theory.error:.0%} for a faster approximation: coarse groups of tokens or few attention heads."]
-        * (theory.error > 0),
+        *[f"The norm is a quick estimate: within {theory.error:.0%}, which +- includes."] * (theory.error > 0),
         "", title(stack), *drawn_lines(notes), *note_lines(notes),
     ]  # fmt: skip
     values = {
