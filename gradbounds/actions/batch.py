@@ -12,7 +12,6 @@ import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.first_line import (
-    COARSE,
     FirstLine,
     cost_of_batch,
     first_line,
@@ -71,11 +70,6 @@ _LOOKED_AT, _FREQUENT = 4096, 0.2
 _SHOWN_ERROR = 0.01
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
-
-_QUICKER = (
-    f"The card's quick estimate of this norm has a token-group error (up to +{COARSE:.0%}), which raises the upper end "
-    "of its range."
-)
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -203,13 +197,12 @@ def predict_batch(
             "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
-            title(stack), *drawn_lines(notes), "",
-            f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}"
-            f"{f', text {asked.text}' * (law is not None and asked.text not in KINDS and not asked.is_default)}.",
+            f"Step 1 of a run: {line_text(line)}, "
+            f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, stack, notes, texts=texts, coarse=coarse)),
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
-            *[_QUICKER] * (asked.is_default and stack.ffn == "gated" and not coarse), "", "Shares of the squared norm:",
+            "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
@@ -219,7 +212,7 @@ def predict_batch(
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
             ] * (law is None and stack.embeddings == "tied"),  # theory omits tokens that two sequences share
-            _included(stack.embeddings, family, vectors), *note_lines(notes),
+            _included(stack.embeddings, family, vectors), "", title(stack), *drawn_lines(notes), *note_lines(notes),
         ],
     )  # fmt: skip
 

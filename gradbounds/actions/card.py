@@ -34,6 +34,7 @@ from gradbounds.actions.remedies import (
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
+    QUICK_RATIOS,
     UNEVEN,
     card_row,
     layer_lines,
@@ -89,9 +90,9 @@ _FEWEST_TOKENS = 128
 # Below this factor of the tangent kernel, the error of a critical rate is larger: few such networks were measured.
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
 
-# The smallest ratio of Adam's or SGD's critical rate by 64 positions to the rate by 8 to 32. Measured for 13 published
-# models, with a median of 0.85 for Adam and 0.93 for SGD.
-_FEWER = 0.69
+# Limits of the ratios of numbers by 64 positions to those by 8 to 32: of critical rates for 13 published models (medians
+# 0.85 and 0.93), and of the kernel's factor for 6 models (0.88 to 4.0).
+_FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, (0.8, 5.0)
 
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
@@ -385,14 +386,18 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
-    fewer = _FEWER if soon[0] < POSITIONS else 1.0
-    ranges = {name: rate_range(stack, scale, name) for name in RATES}
+    exact = dict.fromkeys(RATES, 1.0), 1.0, (1.0, 1.0)
+    fewer, more, scales = (_FEWER, _MORE, _OF_SCALE) if soon[0] < POSITIONS else exact
+    least, most = (scale * times for times in scales)
+    ranges = {name: rate_range(stack, least, name) for name in RATES}
+    known = f"{'perhaps ' * (most >= LEAST_MEASURED)}extrapolated"
     if min(critical.values()) <= 0.0:
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
-    if any(critical[name] < _FEWER * rate for name, rate in half.items()):
+    if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
-    return {"positions": soon[0], "kernel_scale": scale} | {
-        name: {"rate": rate, "low": rate * fewer * ranges[name][0], "high": rate * ranges[name][1]}
+    known = "in 9 of 10 networks" if least >= LEAST_MEASURED else known
+    return {"positions": soon[0], "kernel_scale": scale, "evidence": known} | {
+        name: {"rate": rate, "low": rate * fewer[name] * ranges[name][0], "high": rate * more * ranges[name][1]}
         for name, rate in critical.items()
     }
 
@@ -491,7 +496,8 @@ def _run_lines(
 def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
     # Compares the layers, in the batch of step 1 if it is known.
     batch = ("in step 1", run.values["gradient_norm"] ** 2) if run else ()
-    lines = layer_lines(stack, run.columns("layers") if run else table, *batch)
+    coarse = run is not None and run.values["coarse"]
+    lines = layer_lines(stack, run.columns("layers") if run else table, *batch, coarse=coarse)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -543,11 +549,14 @@ def _change_lines(
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
     loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
-    # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
     of = f"for {change.tokens} tokens a sequence" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
     of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
     is_of_batch = run is not None and bool(change.norms or change.tokens)
-    effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if is_of_batch else change.effect
+    effect = (
+        re.sub(r"\((W[QK])\)", lambda of: f"({of[1]}, +-{QUICK_RATIOS[of[1]]:.0%})", change.effect)
+        if is_of_batch
+        else change.effect
+    )
     effect = effect.replace("; ", ", ")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values)) + f" --tokens {change.tokens}" * bool(change.tokens)
@@ -564,10 +573,10 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        f"Learning rate of step 1 (with a warm-up of N steps to R: R/N), to second order; finer: {_RATE_VIEW}",
+        f"Learning rate of step 1 (with a warm-up of N steps to R: R/N), to second order; narrower: {_RATE_VIEW}",
         *[
             card_row(name, f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({known})")
-            for known in ["in 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "extrapolated"]
+            for known in [rates["evidence"]]
             for key, name in RATES.items()
             for _, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],

@@ -9,12 +9,12 @@ from typing import Any
 
 from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
-from gradbounds.actions.first_line import quick_cost
+from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
-from gradbounds.layer_summary import first_over_last, profiles, role
+from gradbounds.layer_summary import QUICK_RATIOS, first_over_last, profiles, role
 from gradbounds.network_text import gradient_lines, number_text, with_cosines
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -24,7 +24,7 @@ from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import model_type
 from theory.coverage import gaps
-from theory.first_step.batch_step import LEAST_MEASURED, cost_of_steps
+from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
@@ -32,7 +32,8 @@ _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
 _LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
 
 
-_QUICK = "Quick estimates: the finer norms of{} are up to 10% larger or smaller, and the ratios of WQ and WK up to 30%."
+_OF_RATIOS = ", ".join(f"ratios of {name} within {error:.0%}" for name, error in QUICK_RATIOS.items())
+_QUICK = f"Quick estimates: norms within {COARSE:.0%}, {_OF_RATIOS}; finer:{{}}."
 _STEPS = (
     "  AdamW: its steps do not depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
     "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"
@@ -260,7 +261,7 @@ def _step(
         return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
-    unsure = "the error of the critical rates (extrapolated)" * (critical["kernel_scale"] < LEAST_MEASURED)
+    unsure = "the error of the critical rates (extrapolated)" * ("extrapolated" in critical["evidence"])
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
     return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low))
 

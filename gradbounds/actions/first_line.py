@@ -241,7 +241,7 @@ def normal_ranges(
         coarse: whether the norm was predicted with coarse groups of tokens.
     """
     low = COARSE * (coarse and stack.ffn == "gated")
-    errors = f" by draw,{' text,' * texts} theory{f'; up to {low:.0%} low' * bool(low)}"
+    errors = f" by draw,{' text,' * texts} theory{f'; quick: within {low:.0%}' * bool(low)}"
     errors += ", not by masking" * any(note.field == "masked words" for note in notes)
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
     loss = f"normal: {_range(line.loss, line.loss_deviation)} by draw, theory{runs}"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.card import rate_range
-from gradbounds.actions.first_line import cost_of_batch, scale_of_batch
+from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -38,7 +38,6 @@ from theory.stack.optimizers import Optimizer
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
 _MOST = 1e100  # learning rate, whose square is finite
-_FEW = 2  # attention samples of the batch to whose gradient few positions are scaled
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
 """The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
 
@@ -125,7 +124,7 @@ def predict_rate(
     solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
     cost = cost_of_steps(stack, solved, batch)
     if of_text is not None:
-        cost += cost_of_batch(stack, of_text, _FEW, coarse=True)[0]
+        cost += quick_cost(stack, of_text, None)
     if plan:
         what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {', '.join(optimizers)}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
@@ -169,7 +168,8 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
-        squares = scale_of_batch(stack, law, _FEW, Budget.of(None, None), coarse=True).grad_sq(batch)
+        patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
+        squares = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse).grad_sq(batch)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long

@@ -299,15 +299,14 @@ def predict_logged(
                 break
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
-        title(stack), *drawn_lines(notes), "",
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
-        f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
+        f"Theory: {line_text(healthy.line)}, at {batch_text(batch, stack.tokens, text, of_tokens)}.",
+        "", *verdict.lines, *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
-        *[f"+- includes {theory.error:.0%} for a faster approximation: coarse groups of tokens or few attention heads."]
-        * (theory.error > 0),
-        "", *verdict.lines, *layer_lines(layers, unmatched), *note_lines(notes),
+        *[f"The norm is a quick estimate: within {theory.error:.0%}, which +- includes."] * (theory.error > 0),
+        "", title(stack), *drawn_lines(notes), *note_lines(notes),
     ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,

@@ -10,6 +10,7 @@ from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged import TRAINED, Cause, off_words
 from gradbounds.actions.logged_as import has_line
+from gradbounds.actions.plan import batch_text
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from simulate.counts import check_count
@@ -54,8 +55,7 @@ class StepOne:
         scale = scale_of_batch(stack, law, None, Budget.of(max_time, None))
         vectors = learned_vectors(stack, family_of(notes, of), notes)
         self.line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
-        of_text = "" if asked.text is None else f" of --text {asked.text}"
-        self.about = f"{batch} sequences of {stack.tokens} tokens{asked.of_tokens}{of_text}"
+        self.about = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
         self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
 
     def __call__(self, loss: Any, norm: Any = None) -> None:

@@ -172,7 +172,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     with threadpool_limits(2, user_api="blas"):
         main(f"predict --batch 4 --text zipf:1 --learning-rate {flags}".split())
     printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, dict.fromkeys("abc", 1.0))
-    assert ("(extrapolated)" in card._rate_lines(known | {"kernel_scale": scale})[1]) == (scale < 0.2)
+    assert "it raises the loss (extrapolated)" in card._rate_lines(known | {"evidence": "extrapolated"})[1]
     assert said in printed and ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0)
     assert card.rate_range(Stack(ffn="gated"), 0.5, "adam") == (0.4, max(GATED_RANGE)), "not narrower than measured"
 
@@ -242,17 +242,19 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
+        (lambda positions: 1, "it raises the loss (perhaps extrapolated)"),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
-    """If it is negative, or if it falls as more positions represent the batch."""
+    """If it is negative, or falls as more positions represent the batch; its error may be, if they are few."""
     whole = card.batch_steps
     monkeypatch.setattr(card, "_RATE_SECONDS", 0.004)
+    monkeypatch.setattr(card, "_OF_SCALE", (0.0, 9.0))
     monkeypatch.setattr(card, "batch_steps", lambda *given, positions, **how: {
         name: replace(step, curvature=step.curvature * times(positions))
         for name, step in whole(*given, positions=positions, **how).items()
     })  # fmt: skip
-    assert f"Learning rate of step 1: {said}" in found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"]
+    assert said in " ".join(found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"])
 
 
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
@@ -330,7 +332,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
     ends = by_layer(batch["layers"], "grad_W2")
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
-    monkeypatch.setattr(compare, "LEAST_MEASURED", 1e9)
+    monkeypatch.setattr("gradbounds.actions.card.LEAST_MEASURED", 1e9)
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     monkeypatch.undo()
     said = capsys.readouterr().out
@@ -343,7 +345,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert main(["predict", *model, "--compare", "depth=3", "tokens=16"]) == 0
     said = capsys.readouterr().out
     words = r"norm \S+ -> \S+; the layers become (more|less) even(?s:.*)becomes \S+ times as large \((within|beyond)"
-    assert re.search(words, said) and "which network trains better.\nQuick estimates: " in said
+    assert re.search(words, said) and "which network trains better.\nQuick estimates: norms within 9%, " in said
     assert (
         said.startswith("Step 1 of gpt2, for 64 sequences of 24 and 16 tokens")
         and "unknown" not in said
@@ -387,13 +389,13 @@ def test_lost_norms_and_equal_tokens_are_named():
     lost = (table["quantity"] == "grad_WK") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WK unknown, WQ ")
-    count = int((table["predicted"][table["quantity"] == "cosine"] > 0.9).sum())
-    assert (
-        f"(above 0.9 in {count} of 24 layers, where steps in WQ, WK hardly change the loss" in lines[2] and count < 24
-    )
+    count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
+    assert f"(about 0.9 or more in {count} of 24 layers, where steps in WQ, WK hardly" in lines[2] and count < 24
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
+    quick = layer_lines(stack, table, coarse=True)
+    assert re.search(r"WQ \S+ \(\+-30%\), WK \S+ \(\+-60%\)", quick[1]) and "tokens about 0." in quick[2]
     row = value_of(layer_lines(stack, table, "in step 1"), "AdamW, Muon")
     assert row == "gradient sizes do not matter; alike tokens slow WQ, WK, too"
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
@@ -453,6 +455,6 @@ def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     gated = Stack(ffn="gated", activation="silu")
     _, norm = normal_ranges(line, gated, (), texts=True, coarse=True)
-    included = "by draw, text, theory; up to 9% low)"
+    included = "by draw, text, theory; quick: within 9%)"
     assert norm == f"normal before clipping: 2.29 to 5.02 (3.45 +- 0.58 {included}"
     assert normal_ranges(line, gated, (), texts=False)[1].endswith("to 4.61 (3.45 +- 0.58 by draw, theory)")

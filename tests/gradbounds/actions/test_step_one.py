@@ -37,7 +37,7 @@ def test_a_loop_prints_both_lines_once(first, shown):
     first(1.0, 1.0)
     assert len(shown) == 2
     assert shown[0].startswith(f"theory: loss {first.line.loss:.4g} +- ")
-    assert shown[0].endswith(", at 24 sequences of 4 tokens of --text zipf:1")
+    assert shown[0].endswith(", at 24 sequences of 4 tokens, Zipf's law")
     numbers = f"loss {first.line.loss:.4g}, gradient norm {first.line.norm:.4g}"
     assert shown[1] == f"run:    {numbers}: as predicted"
 
