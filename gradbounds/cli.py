@@ -44,9 +44,6 @@ _LONGEST_FLAG = 100
 # What shows the flags of a network's fields, which --help leaves out.
 _FIELDS_HELP = "--help-fields"
 
-# Flags that name what is written.
-_PLACES = ("--out", "--csv")
-
 # The help of fewer columns never ends.
 _NARROWEST = 40
 
@@ -248,7 +245,7 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
         *zip(arguments, arguments[1:], strict=False),
         *(word.split("=", 1) for word in arguments if "=" in word),
     ]:
-        if flag in _PLACES and not name:
+        if flag == "--out" and not name:
             raise ValueError(f"{flag} must be a path, got ''; write '.' for the current folder.")
     if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
         raise ValueError(f"--compare must be given once, followed by all its values, got it {times} times.")

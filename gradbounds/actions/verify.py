@@ -146,7 +146,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
     # Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory.
     if len(sampled) > _NETWORKS:
-        return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
+        return [f"{len(sampled)} networks: --layers prints each with its prediction, --json prints all."]
     lines: list[str] = []
     for samples in sampled:
         text = samples.cell.text
@@ -166,7 +166,7 @@ def _without_rule(sampled: Sequence[Samples]) -> list[str]:
             predict(stack, patterns=2)
         except NoRuleError as error:
             count = f"{len(without)} of {len(sampled)} networks"
-            return [f"Theory has no rule for {count}: {error} Their numbers are in --layers and --csv."]
+            return [f"Theory has no rule for {count}: {error} Their numbers are in --layers and --json."]
     return []
 
 

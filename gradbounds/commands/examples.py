@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "check": (
         "gradbounds check runs/mine --layers",
-        "gradbounds check runs/mine --strict --csv comparison.csv",
+        "gradbounds check runs/mine --strict --json",
         "gradbounds check runs/a --against runs/b",
     ),
     "figures": (

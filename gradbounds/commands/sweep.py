@@ -25,8 +25,7 @@ Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
 _NEEDS = {"along": "--preset relax", "values": "--preset relax"}
 _OF_RUNS = (
-    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "blocks_at_once", "memory",
-    "land_every", "resume",
+    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "memory", "land_every", "resume",
 )  # fmt: skip
 # For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -111,9 +110,6 @@ class Sweep(ModelFlags):
     task_seconds: Annotated[
         float | None, optional("seconds of work in one task of a worker", "FLOAT", "0, in a cluster 0.2")
     ] = None
-    blocks_at_once: Annotated[
-        int, optional("blocks of random networks in one batch of tensors", "INT", "chosen for speed, within --memory")
-    ] = 0
     memory: Annotated[
         str | None,
         optional(
@@ -176,7 +172,6 @@ class Sweep(ModelFlags):
         ours = Execution(
             workers=1 if self.workers is None else self.workers,
             land_every=self.land_every,
-            at_once=self.blocks_at_once,
             memory=None if self.memory is None else byte_count(self.memory),
         )
         return executing(ours, device=device, dask=self.dask, task_seconds=self.task_seconds)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.flags import Flag, Positional, WithJson, check_together, optional
-from simulate.runs.files import write_whole
 from simulate.runs.manifests import check_sampled
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Verify(WithJson):
 
 
 # The flags of `check` that cannot be combined, with the reason.
-_EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
+_EXCLUDES = {"against": (("layers",), ", which is about one run.")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +84,6 @@ class Check(WithJson):
 
     folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]
     against: Annotated[Path | None, optional("other run folder, or saved probe, to compare with", "RUN")] = None
-    csv: Annotated[
-        Path | None, optional("file for the whole comparison: every quantity, layer and network", "FILE", "none")
-    ] = None
     layers: Annotated[
         bool, optional("print measured and predicted gradients of every network, layer by layer", None)
     ] = False
@@ -112,7 +108,4 @@ class Check(WithJson):
         check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
 
-        result = check(self.folder, layers=self.layers)
-        if self.csv is not None:
-            write_whole(self.csv, result.to_frame().to_csv(index=False).encode())
-        return result
+        return check(self.folder, layers=self.layers)

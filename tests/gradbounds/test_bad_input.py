@@ -175,7 +175,6 @@ BAD = [
     (("check", "EMPTY"), "run must hold draws, but 'EMPTY' has none"),
     (("check", "CUT"), "is damaged; move the file away"),
     (("check", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
-    (("check", "OLD", "--csv", "FULL"), "out must be writable, but 'FULL' is not"),
     (("check", "OLD", "--strict", "maybe"), "Unrecognized options: maybe"),
     (("figures", "OLD", "--out", "FULL/thesis.tex"), "out must be writable"),
     (("figures", "EMPTY", "--out", "NEW"), "run must hold draws, but 'EMPTY' has none"),

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -21,6 +20,7 @@ from gradbounds.actions import figures as drawing
 from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import theorem1
+from gradbounds.actions.verify import check
 from gradbounds.cli import main, parsed
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
@@ -131,12 +131,11 @@ def test_verify_replaces_its_own_run_only(run, capsys):
     assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
 
 
-def test_the_whole_comparison_as_csv(run, tmp_path):
-    assert main(["check", str(run), "--csv", str(tmp_path / "new" / "table.csv")]) == 0
-    table = pd.read_csv(tmp_path / "new" / "table.csv")
+def test_the_whole_comparison(run):
+    table = check(run).to_frame()
     rows = [sum(s.stack.depth if QUANTITIES[name].per_layer else 1 for name in s) for s in Run.open(run).samples()]
     assert len(table) == sum(rows)
-    assert set(table["agreement"].dropna()) == {"beyond"}
+    assert set(table["agreement"]) == {"", "beyond"}
     assert {"placement", "width", "quantity", "layer", "mean", "sem", "predicted"} <= set(table.columns)
 
 
