@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from checks.trust import HEADS, NUMBERS, Number, Trust
 from theory import Stack
-from theory.first_step.prediction import FirstStep as LargeWidthStep
-from theory.first_step.prediction import first_step as large_width_step
+from theory.first_step.prediction import FirstStep as LargeWidthStep, first_step as large_width_step
 from theory.stack.optimizers import Optimizer
 
 

@@ -17,9 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.looks import PLACEMENTS as PLACEMENTS
-from figures.looks import WEIGHTS as WEIGHTS
-from figures.looks import looks as looks
+from figures.looks import PLACEMENTS as PLACEMENTS, WEIGHTS as WEIGHTS, looks as looks
 
 # Of sizes and steps, from the least to the greatest: in grey as well.
 _FROM, _TO = np.array([0.82, 0.62, 0.84]), np.array([0.20, 0.02, 0.33])

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
-    from theory import CLAIMS as claims
-    from theory import QUANTITIES as quantities
     from theory import (
+        CLAIMS as claims,
+        QUANTITIES as quantities,
         Claim,
         Composition,
         Initialization,

@@ -15,8 +15,7 @@ from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
 from checks.models.exact_alarms import exact_alarms, said
 from checks.models.growth_theory import GrowthTheory, growth_theory
-from checks.models.health import alarms as layer_alarms
-from checks.models.health import kinds_of_layers
+from checks.models.health import alarms as layer_alarms, kinds_of_layers
 from checks.models.initialization import against_description, against_initialization
 from checks.models.layer_tables import (
     ROLES,
@@ -32,8 +31,7 @@ from checks.models.report import ALWAYS, ProbeReport
 from checks.models.sections import steps_notes
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from checks.models.whole_model import ends_of, entry_notes, loss_alarms, parts_of, profile, whole_model_alarms
-from simulate import Probed
-from simulate import probe as probe_sizes
+from simulate import Probed, probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from theory.stack.activations import ACTIVATIONS as NAMES
-from theory.stack.activations import CHECKED_AT, LEAK, RegisteredActivation
+from theory.stack.activations import ACTIVATIONS as NAMES, CHECKED_AT, LEAK, RegisteredActivation
 
 TorchFunction = Callable[[Tensor], Tensor]
 

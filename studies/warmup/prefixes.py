@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Literal
 
-from checks.verdict import Sentence, Setting, Subject, Verdict, sentence
-from checks.verdict import Word as VerdictWord
+from checks.verdict import Sentence, Setting, Subject, Verdict, Word as VerdictWord, sentence
 from studies.comparisons import STUCK, WORSE, Comparison, TrainingRow, mean_over_seeds
 from theory.stack import TITLES
 

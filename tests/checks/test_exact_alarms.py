@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import gradbounds as gb
-from checks.models.exact_alarms import exact_alarms
-from checks.models.exact_alarms import whole as whole_number
+from checks.models.exact_alarms import exact_alarms, whole as whole_number
 from checks.models.health import alarms as layer_alarms
 from checks.models.judge import judged_module
 from checks.models.whole_model import loss_alarms

@@ -9,8 +9,7 @@ from scipy import stats
 from torch import nn
 
 import gradbounds as gb
-from checks.models import growth_theory as rules
-from checks.models import judge
+from checks.models import growth_theory as rules, judge
 from checks.models.whole_model import ends_of
 from gradbounds.cli import main
 from simulate.modules.one_module import one_module

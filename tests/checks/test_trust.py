@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from checks.first_step import first_step
-from checks.trust import ALLOWED, COEFFICIENTS, Trust, coefficients, family
-from checks.trust import SQUARED as SQUARED_ENERGIES
+from checks.trust import ALLOWED, COEFFICIENTS, SQUARED as SQUARED_ENERGIES, Trust, coefficients, family
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
 from tests.helpers.width_families import reference_stacks
 from theory import Stack, register_activation

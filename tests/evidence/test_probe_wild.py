@@ -15,8 +15,7 @@ from torch.nn import functional
 from checks.models.judge import judged_module
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import kept_cases, record
-from tests.helpers.model_families import FAMILIES as EVERY
-from tests.helpers.model_families import TOKENS, VOCAB
+from tests.helpers.model_families import FAMILIES as EVERY, TOKENS, VOCAB
 from tests.helpers.single_modules import HEALTHY, Single, next_word, of_a_family
 
 pytestmark = pytest.mark.evidence

@@ -16,9 +16,7 @@ from matplotlib.figure import Figure
 from checks import results
 from checks.experiment import verify_cells
 from checks.results import COMMITTED, load_results
-from gradbounds.actions import figures as drawing
-from gradbounds.actions import sweep as sampling
-from gradbounds.actions import verify as judging
+from gradbounds.actions import figures as drawing, sweep as sampling, verify as judging
 from gradbounds.actions.bound import theorem1
 from gradbounds.actions.verify import check
 from gradbounds.cli import main, parsed

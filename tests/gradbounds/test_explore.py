@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from gradbounds.cli import main
-from gradbounds.explore import answers as explore_answers
-from gradbounds.explore import apart, precomputed, server
+from gradbounds.explore import answers as explore_answers, apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import SCRIPTS, page

@@ -8,8 +8,7 @@ import pytest
 
 from gradbounds.budget import each_once
 from gradbounds.cli import main
-from gradbounds.explore import answers as explore_answers
-from gradbounds.explore import page as explore_page
+from gradbounds.explore import answers as explore_answers, page as explore_page
 from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import name_of

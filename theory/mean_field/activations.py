@@ -13,8 +13,7 @@ from scipy.special import expit, ndtr
 
 from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel, relu_squared_kernel
 from theory.mean_field.kernels import Kernel, KernelLayout
-from theory.stack.activations import ACTIVATIONS as NAMES
-from theory.stack.activations import LEAK, Function, Moment
+from theory.stack.activations import ACTIVATIONS as NAMES, LEAK, Function, Moment
 
 # Poles of tanh and SiLU are at distances of π/2 and π; the trapezoidal rule at this step per unit leaves 1e-10, and
 # 4e-7 where u = v, whose poles are double (the slope of tanh; GELU is entire).

@@ -7,9 +7,17 @@ import sympy as sp
 
 from theory.mean_field import finite_width
 from theory.mean_field.concentration import PostEnergy, gaussian_excess_probability, gaussian_tail_bound
-from theory.paper import asymptotics, branch_kernels, layer_growth, layer_norm, lemmas, sharp, theorem1
-from theory.paper import low_tail as reverse_markov
-from theory.paper import proof_chain as slack
+from theory.paper import (
+    asymptotics,
+    branch_kernels,
+    layer_growth,
+    layer_norm,
+    lemmas,
+    low_tail as reverse_markov,
+    proof_chain as slack,
+    sharp,
+    theorem1,
+)
 from theory.stack import Stack
 
 

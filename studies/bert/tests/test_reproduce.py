@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from studies.__main__ import run as main
-from studies.bert import reproduce
-from studies.bert import runs as kept
+from studies.bert import reproduce, runs as kept
 from studies.bert.design import design_named, operations, read_design
 from studies.bert.downstream import tuned_rows
 from studies.bert.model import MaskedLanguageModel

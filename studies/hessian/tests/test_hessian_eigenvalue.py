@@ -8,9 +8,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from simulate.curvature.problems import stack_problem
-from studies.hessian import dyson
-from studies.hessian import dyson_matrices as matrices
-from studies.hessian import largest_eigenvalue as prediction
+from studies.hessian import dyson, dyson_matrices as matrices, largest_eigenvalue as prediction
 from studies.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge
 from studies.hessian.operators import extreme_eigenvalues
 from studies.stable_rate.initial_statistics import largest_eigenvalue as largest

@@ -11,8 +11,7 @@ import pytest
 
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from gradbounds import budget, progress
-from gradbounds.actions import card
-from gradbounds.actions import predict as asked
+from gradbounds.actions import card, predict as asked
 from gradbounds.cli import main
 from gradbounds.network_text import drawn_lines, with_cosines
 from gradbounds.units import duration

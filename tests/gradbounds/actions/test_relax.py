@@ -12,8 +12,7 @@ from checks.series import exponent_series
 from checks.stacks import relaxations
 from checks.stacks.exponents import depth_limit
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
-from figures.relaxations import relaxation_path as draw_path
-from figures.relaxations import relaxations as draw
+from figures.relaxations import relaxation_path as draw_path, relaxations as draw
 from gradbounds.actions.sweep_tables import _values_of, relaxation_grids
 from gradbounds.cli import main
 from gradbounds.grid import stacks

@@ -5,8 +5,7 @@ import pytest
 import sympy as sp
 from scipy import stats
 
-from theory.paper import low_tail as reverse_markov
-from theory.paper import theorem1
+from theory.paper import low_tail as reverse_markov, theorem1
 from theory.paper.lemmas import a, low_tail_bound, n, top
 from theory.paper.low_tail import counterexample
 
