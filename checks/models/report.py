@@ -89,8 +89,11 @@ class ProbeReport:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.name}: {len(self.alarms)} alarms>"
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:

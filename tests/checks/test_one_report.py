@@ -75,14 +75,14 @@ def test_steps_of_the_report_are_those_of_the_module():
         smaller = [float((y := layer(y)).square().mean()) for layer in module.layers]
     assert (
         f"initialized sqrt(2L) times smaller; mean squared activation then grows {smaller[-1] / smaller[0]:.3g} times"
-        in "\n".join(report.lines())
+        in str(report)
     )
     # The module has this factor now, and its stream still grows from a small embedding.
     module.words.weight.data.mul_(0.2)
     report = gb.probe(module, words, loss=loss)
     energies = report.layers["energy"].to_numpy()
     assert energies[-1] > 3 * energies[0]
-    assert "times smaller" not in "\n".join(report.lines())
+    assert "times smaller" not in str(report)
 
 
 def test_a_module_of_another_loss_and_of_its_own():
