@@ -27,6 +27,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"known must be a file of rows that `reproduce` wrote, got {str(path)!r}: {error}") from error
 
 
+def rows_by_name(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Rows by their names, of a file that `rows_file` made or of all in a folder; none without a path."""
+    if path is None:
+        return {}
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return {str(row.get("name")): row for file in files for row in read_rows(file)}
+
+
 def _no_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _no_nan(part) for name, part in value.items()}

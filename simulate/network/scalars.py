@@ -9,44 +9,20 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Scalar:
-    """A learned scalar of one layer in each random network, with its momentum and its gradient.
+    """A learned scalar of one layer in each random network, with its gradient.
 
     The gradient is from all branches that the scalar multiplied.
 
     Attributes:
         value: the scalar of each draw.
-        gradient: the gradient since the latest step; None if no branch was pulled back.
+        gradient: the gradient of the loss with respect to the scalar, for each draw; 0 before a branch is pulled back.
     """
 
     value: Float[Tensor, " draws"]
-    gradient: Float[Tensor, " draws"] | None = field(init=False, default=None)
-    _momentum: Float[Tensor, " draws"] | float = field(init=False, default=0.0)
+    gradient: Float[Tensor, " draws"] = field(init=False)
 
-    @property
-    def slope(self) -> Float[Tensor, " draws"]:
-        """The gradient of the loss with respect to a learned scalar, for each random network.
-
-        The shape is (draws,).
-
-        Raises:
-            RuntimeError: no branch was pulled back since the latest step.
-        """
-        if self.gradient is None:
-            raise RuntimeError("a scalar must be pulled back before it learns, and learns once for each time.")
-        return self.gradient
-
-    def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add the gradient from one branch to the gradient of the learned scalar.
-
-        The shape is (draws,).
-        """
-        self.gradient = gradient if self.gradient is None else self.gradient + gradient
-
-    def learn(self, rate: float, momentum: float, weight_decay: float) -> None:
-        """Update the learned scalar by one step of SGD with momentum and weight decay."""
-        gradient, self.gradient = self.slope, None
-        self._momentum = momentum * self._momentum + gradient + weight_decay * self.value
-        self.value = self.value - rate * self._momentum
+    def __post_init__(self) -> None:
+        self.gradient = torch.zeros_like(self.value)
 
 
 @dataclass(slots=True)
@@ -76,5 +52,5 @@ class ScalarUse:
         if self._rows is None:
             raise RuntimeError("a scalar must multiply rows before it is pulled back.")
         slope = torch.einsum("bnd,bnd->b", self._rows, gradient)
-        self.scalar.add_gradient(slope)
+        self.scalar.gradient = self.scalar.gradient + slope
         return gradient * self.scalar.value[:, None, None], slope.square()

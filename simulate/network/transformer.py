@@ -331,7 +331,7 @@ def run(
     record_last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=count)
     record.gradients(stack, engine.gradients)
     for scalar in engine.scalars:
-        record.layer("grad_sq_scalar", scalar.slope.square())
+        record.layer("grad_sq_scalar", scalar.gradient.square())
     if stack.output_transform == "added":
         record.network("grad_sq_WH", engine.gradients.of("WH")[:, 0])
     of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)

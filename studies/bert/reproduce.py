@@ -1,7 +1,7 @@
 """`python -m studies bert`: pre-train the models of a design, judge the paper's statements, and draw Fig. 5."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from studies.bert.runs import Texts, described_model, finished, name_of, one_run
 from studies.bert.task import Pretraining, unigram_loss
 from studies.bert.text import MaskedText, read_masked_text
 from studies.comparisons import TrainingRow
-from studies.kept_rows import read_rows, rows_file
+from studies.kept_rows import read_rows, rows_by_name, rows_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
             f"device must be cuda for the preset {request.preset!r}: on this CPU a run takes about {duration(seconds)} "
             f"({seconds / 3600:.2g} hours), and all {len(runs)} as many times that."
         )
-    known = _known(request.known)
+    known = rows_by_name(request.known)
     model = design.model
     text = read_masked_text(request.text, length=model.length, vocab=model.vocab)
     texts = design.texts(text)
@@ -177,13 +177,6 @@ def tuned_lines(rows: Sequence[TrainingRow]) -> list[str]:
         key = row["task"], f"most frequent class {row['most frequent']:.3f}", row["placement"], learned
         arms.setdefault(key, []).extend(row["accuracies"])
     return [f"{', '.join(key)}: accuracy {fmean(values):.3f}" for key, values in arms.items()]
-
-
-def _known(path: Path | None) -> dict[str, Mapping[str, Any]]:
-    if path is None:
-        return {}
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {str(row.get("name")): row for file in files for row in read_rows(file)}
 
 
 def outcome_lines(rows: Sequence[TrainingRow]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from simulate.network.allocator import keep_freed_memory
 from simulate.network.conditioned import NORMAL_ONLY
@@ -33,6 +34,7 @@ class LearningMaps(MapEngine):
         self.maps: dict[str, list[LearningMap]] = {}
         self._drawn, self._passes = drawn, passes
         self._met: dict[str, int] = {}
+        self._moved: dict[int, Tensor] = {}
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> LearningMap:
         """The next map of a role; a fresh one at the first step.
@@ -57,7 +59,7 @@ class LearningMaps(MapEngine):
         """Begin another forward pass."""
         self.gradients, self._met = GradientNorms(self.dtype), {}
         for scalar in self.scalars:
-            scalar.gradient = None  # which a scalar that is held fixed has not taken
+            scalar.gradient = torch.zeros_like(scalar.value)
 
     def learn(self, optimizer: Optimizer, rates: Mapping[str, float]) -> None:
         """One step of an optimizer, by the gradients of the latest backward pass.
@@ -67,7 +69,9 @@ class LearningMaps(MapEngine):
             rates: by role; what has another role stays as it is.
         """
         for role, rate in rates.items():
-            for scalar in self.scalars if role == "scalar" else ():
-                scalar.learn(rate, optimizer.momentum, optimizer.weight_decay)
+            for k, scalar in enumerate(self.scalars if role == "scalar" else ()):
+                decayed = scalar.gradient + optimizer.weight_decay * scalar.value
+                self._moved[k] = optimizer.momentum * self._moved.get(k, 0.0) + decayed
+                scalar.value = scalar.value - rate * self._moved[k]
             for learner in self.maps.get(role, []):
                 learner.learn(optimizer, rate)

@@ -24,7 +24,7 @@ from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.sample import one_thread
 from studies.comparisons import TrainingRow
-from studies.kept_rows import read_rows, rows_file
+from studies.kept_rows import rows_by_name, rows_file
 from studies.parallel_text import ParallelText, read_pairs
 from studies.presets import named
 from studies.trainer import train
@@ -95,7 +95,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     if request.seeds is not None:
         check_count("seeds", request.seeds, 1)
         runs = [run for run in runs if run.training.seed < request.seeds]
-    known = _known(request.known)
+    known = rows_by_name(request.known)
     text = read_pairs(request.source, request.target, vocab=grid.translation.vocab, units=grid.units)
     texts = grid.texts(text)
     names = [name_of(run, texts) for run in runs]
@@ -160,13 +160,6 @@ def _scaled(rows: Sequence[TrainingRow], optimizer: str, scaled: Sequence[float]
     """The rates that stand for the paper's and that an optimizer's runs have; 0 if there is none."""
     peaks = {row["peak"] for row in rows if row["optimizer"] == optimizer}
     return [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)] or [0.0]
-
-
-def _known(path: Path | None) -> dict[str, dict[str, Any]]:
-    if path is None:
-        return {}
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {str(row.get("name")): row for file in files for row in read_rows(file)}
 
 
 def setting_of(grid: Grid, text: ParallelText, rows: Sequence[TrainingRow]) -> Setting:

@@ -52,7 +52,7 @@ def test_double_backward_raises():
 def test_a_scalar_learns_from_both_branches_that_it_multiplies():
     e, x = engine(draws=2), torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
     sum(e.scaled_branch(x, 1, 1.0, learned=True) for _ in range(2)).sum().backward()
-    assert e.scalars[0].slope.tolist() == [2 * 3 * 4] * 2
+    assert e.scalars[0].gradient.tolist() == [2 * 3 * 4] * 2
 
 
 def test_norms_before_the_backward_pass_raise():

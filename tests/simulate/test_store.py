@@ -23,6 +23,12 @@ from theory.stack.fields import integer
 REQUEST = {"request": {"draws": 70, "seed": 3}}
 
 
+def sampled_run(folder, cells, draws, **options):
+    run = Run.create(folder / "run", REQUEST)
+    sample_into(cells, draws=draws, seed=3, run=run, **options)
+    return run
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path):
     Run.create(tmp_path / "run", REQUEST)
     assert Run.create(tmp_path / "run", REQUEST).manifest["request"] == REQUEST["request"]
@@ -33,8 +39,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 
 
 def test_replacing_a_run_removes_its_draws_only(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=1, seed=3, run=run)
+    run = sampled_run(tmp_path, cells, 1)
     (run.folder / "notes.txt").write_text("mine")
     assert Run.create(tmp_path / "run", REQUEST, replace=True).landed() == set()
     assert (run.folder / "notes.txt").read_text() == "mine"
@@ -72,8 +77,7 @@ def damaged(content: bytes, rng: np.random.Generator) -> dict[str, bytes]:
 
 def test_damage_is_refused_with_the_files_name(tmp_path, cells):
     """Anywhere in a block, in windows of a text and in the manifest; a flip in the word `digest` changes no number."""
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=1, seed=3, run=run)
+    run = sampled_run(tmp_path, cells, 1)
     files, rng = [*run.folder.rglob("*.parquet"), run.folder / "manifest.toml"], np.random.default_rng(0)
     assert len(files) == 3
     for file in files:
@@ -135,8 +139,7 @@ def test_keys_are_what_they_have_always_been():
 
 def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, monkeypatch):
     """A Stack with one more field, at its default: same keys, same seeds, old folders read and continued."""
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=64, seed=3, run=run)
+    run = sampled_run(tmp_path, cells, 64)
     before = run.samples()
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +172,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
 
 
 def test_a_half_deleted_folder(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=128, seed=3, run=run, execution=Execution(land_every=0.0))
+    run = sampled_run(tmp_path, cells, 128, execution=Execution(land_every=0.0))
     before = {s.cell.name: s for s in run.samples()}
     for file in sorted((run.folder / "blocks").iterdir())[::2]:
         file.unlink()
@@ -201,8 +203,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
     lambda rows: rows.slice(0, 0),
 ])  # fmt: skip
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells[:1], draws=1, seed=3, run=run)
+    run = sampled_run(tmp_path, cells[:1], 1)
     pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet")
     for read in (run.landed, run.samples, lambda: list(run.frames())):
         with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-a*.parquet.* is damaged"):
@@ -214,8 +215,7 @@ COPIED = """^run must hold every draw once, but 64 are there twice, the first of
 
 def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
     """Its draws would count twice; whatever reads the folder says so, and a sweep before it samples."""
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells[:2], draws=64, seed=3, run=run)
+    run = sampled_run(tmp_path, cells[:2], 64)
     (file,) = run.files()
     rows = pq.read_table(file)
     copy = file.with_name("000001-aaaaaaaaaaaaaaaa.parquet")  # as another host leaves it, on a disk without locks
@@ -234,8 +234,7 @@ def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
 @pytest.mark.parametrize("name", ["copy of 000000.parquet", "{} (conflicted copy).parquet", "._{}.parquet"])
 def test_a_strange_name_among_the_blocks(tmp_path, cells, name):
     """It is said before anything is sampled; one that comes meanwhile does not cost what was sampled."""
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells[:1], draws=64, seed=3, run=run)
+    run = sampled_run(tmp_path, cells[:1], 64)
     (file,) = run.files()
     copy = file.with_name(name.format(file.stem))
 
@@ -289,8 +288,7 @@ def frame_of(run):
 
 
 def test_frames_hold_every_number_once(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
+    run = sampled_run(tmp_path, cells, 70, execution=Execution(land_every=0.0))
     frame = frame_of(run)
     assert len(frame) == sum(128 * (1 + c.stack.depth) for c in cells)
     for s in run.samples():
@@ -310,8 +308,7 @@ def test_an_encoder_of_another_depth(tmp_path, encoder_depth):
     """Its layers land, are read and stand in frames by their own number, beside networks that have none."""
     fields = {"width": 8, "depth": 2, "tokens": 2, "vocab": 4}
     cells = [Cell(Stack(**fields)), Cell(Stack(**fields, source_tokens=3, encoder_depth=encoder_depth))]
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=64, seed=3, run=run)
+    run = sampled_run(tmp_path, cells, 64)
     sampled = {s.cell.name: s for s in run.samples()}
     here = sampled[cells[1].name]
     direct = sample(cells[1].stack, draws=64, seed=3)
