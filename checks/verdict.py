@@ -245,8 +245,7 @@ def interval_of(value: "Estimate") -> tuple[float, float]:
 
 def by_key(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
     """Group samples by the value of a function, and return a list of pairs (value, samples)."""
-    ordered = sorted(cells, key=lambda s: repr(key(s)))
-    return [(value, list(group)) for value, group in groupby(ordered, key=key)]
+    return [(value, list(group)) for value, group in groupby(sorted(cells, key=lambda s: repr(key(s))), key=key)]
 
 
 def names(cells: "Sequence[Samples]") -> tuple[str, ...]:

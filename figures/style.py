@@ -69,8 +69,10 @@ def ordered(count: int) -> list[dict[str, Any]]:
     They come with small filled markers.
     """
     shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
-    marks = zip(itertools.cycle("osDv^PX"), shades, strict=False)
-    return [{"marker": mark, "color": to_hex(shade), "linestyle": "-"} for mark, shade in marks]
+    return [
+        {"marker": mark, "color": to_hex(shade), "linestyle": "-"}
+        for mark, shade in zip(itertools.cycle("osDv^PX"), shades, strict=False)
+    ]
 
 
 def panels(

@@ -185,7 +185,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
 
 def _run(command: Any, name: str) -> int:
     # Run a command, deliver its result if it returns one, and return its exit code.
-    table = getattr(command, "what", command)  # `runs` and studies have their flags in `what`
+    table = getattr(command, "what", command)  # a study may have its flags in `what`
     out = getattr(table, "out", None)
     if out is not None and not getattr(command, "dry_run", False):
         check_place(out)
@@ -223,8 +223,8 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
     except SystemExit as stop:
         if stop.code in (0, None):
             print(folded_help(some_boxes(shown.getvalue(), fields)))
-            if not fields:
-                _print_examples(arguments)
+            if not fields and arguments[0] in EXAMPLES:
+                print("\nexamples:", *EXAMPLES[arguments[0]], sep="\n  ")
             return None
         raise ValueError(_one_line(complaint.getvalue(), arguments, program)) from None
 
@@ -249,13 +249,6 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
             raise ValueError(f"{flag} must be a path, got ''; write '.' for the current folder.")
     if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
         raise ValueError(f"--compare must be given once, followed by all its values, got it {times} times.")
-
-
-def _print_examples(arguments: Sequence[str]) -> None:
-    # Print two example calls below a command's help.
-    named = " ".join(arguments[:2]), *arguments[:1]
-    if name := next((name for name in named if name in EXAMPLES), ""):
-        print("\nexamples:", *EXAMPLES[name], sep="\n  ")
 
 
 def _whole_numbers() -> tyro.constructors.ConstructorRegistry:
@@ -340,7 +333,7 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
         "",
         message,
     )
-    command = next((f" {word}" for word in arguments[:1] if any(word in name.split() for name in EXAMPLES)), "")
+    command = next((f" {word}" for word in arguments[:1] if word in EXAMPLES), "")
     return f"{message}.{_suggestion(lines, arguments)} See {program}{command} --help."
 
 

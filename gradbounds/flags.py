@@ -106,8 +106,7 @@ def flag_text(name: str) -> str:
     >>> flag_text("batch or first_step"), flag_text("two logs")
     ('--batch or --first-step', 'two logs')
     """
-    parts = name.split(" or ")
-    return " or ".join(part if " " in part else f"--{part.replace('_', '-')}" for part in parts)
+    return " or ".join(part if " " in part else f"--{part.replace('_', '-')}" for part in name.split(" or "))
 
 
 def check_together(

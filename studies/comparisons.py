@@ -106,7 +106,7 @@ def compare(runs: Sequence[TrainingRow], others: Sequence[TrainingRow], *, equal
         ValueError: a seed has two rows in one of them, or fewer than two seeds are in both.
     """
     pairs = paired(runs, others)
-    difference = _at_equal_rates if equal_rates else _at_the_end
+    difference = _at_equal_rates if equal_rates else lambda run, other: end_of(run) - end_of(other)
     return mean_over_seeds([difference(*pair) for pair in pairs], trained=trained_in([other for _, other in pairs]))
 
 
@@ -131,10 +131,6 @@ def paired(runs: Sequence[TrainingRow], others: Sequence[TrainingRow]) -> list[t
     if len(first) < len(runs) or len(second) < len(others):
         raise ValueError("runs must have one row for every seed.")
     return [(first[seed], second[seed]) for seed in first if seed in second]
-
-
-def _at_the_end(run: TrainingRow, other: TrainingRow) -> float:
-    return end_of(run) - end_of(other)
 
 
 def _at_equal_rates(run: TrainingRow, other: TrainingRow) -> float:

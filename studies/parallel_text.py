@@ -100,8 +100,7 @@ def read_pairs(
     sources = tuple(np.array([*encode(first), END]) for first, _ in kept[:pairs])
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
-    names = Path(source).name, Path(target).name
-    return ParallelText(sources, targets, vocab, digest, names)
+    return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
 
 
 def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText, ParallelText]:

@@ -80,7 +80,8 @@ ARROWS = {
         "placements": "style", "probe": "style", "relaxations": "style",
     },
     "studies": {
-        "committed": "", "comparisons": "", "kept_rows": "", "presets": "", "schedules": "", "task": "",
+        "committed": "", "comparisons": "", "kept_rows": "", "presets": "", "schedules": "", "table_cache": "",
+        "task": "",
         "parallel_text": "", "translation_model": "parallel_text",
         "measurements": "parallel_text translation_model",
         "ordering": "parallel_text",
@@ -88,15 +89,15 @@ ARROWS = {
         "training_run": "parallel_text schedules task translation_model translation_task",
         "trainer": "task training_run",
         "trained_step": "trainer",
-        "fig3": "committed measurements parallel_text translation_model",
+        "fig3": "committed measurements parallel_text table_cache translation_model",
         "warmup": (
-            "committed comparisons kept_rows measurements parallel_text presets schedules trained_step trainer "
-            "training_run translation_model"
+            "committed comparisons kept_rows measurements parallel_text presets schedules table_cache trained_step "
+            "trainer training_run translation_model"
         ),
-        "bert": "committed comparisons kept_rows presets schedules task trainer training_run",
-        "stable_rate": "",
-        "hessian": "committed parallel_text stable_rate translation_model",
-        "mean_hessian": "committed",
+        "bert": "committed comparisons kept_rows presets schedules table_cache task trainer training_run",
+        "stable_rate": "table_cache",
+        "hessian": "committed parallel_text stable_rate table_cache translation_model",
+        "mean_hessian": "committed table_cache",
         "training": "",
         "__main__": "bert fig3 hessian mean_hessian stable_rate training warmup",
         "conftest": "",
@@ -110,7 +111,6 @@ ARROWS = {
         "figure_files": "",
         "shadowing": "",
         "workers": "shadowing",
-        "table_cache": "",
         "recipe": "grid",
         "clusters": "recipe shadowing",
         "network_text": "plain_text",
@@ -121,7 +121,7 @@ ARROWS = {
         "run_inspection": "grid units result",
         "result": "json_output help_text figure_files",
         "actions": (
-            "budget grid recipe progress units table_cache figure_files layer_summary network_text network_comparison "
+            "budget grid recipe progress units figure_files layer_summary network_text network_comparison "
             "json_output described_network help_text clusters plain_text result"
         ),
         "explore": (

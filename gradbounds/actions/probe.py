@@ -15,7 +15,7 @@ from gradbounds.actions.logged_as import LoggedAs, Reading, reading
 from gradbounds.actions.logged_layers import compare_with_module, layer_lines
 from gradbounds.progress import counted
 from gradbounds.result import Result
-from gradbounds.table_cache import write_frame
+from simulate.runs.files import write_whole
 
 __all__ = ["probed"]
 
@@ -85,7 +85,7 @@ def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = 
         lines += [*norms.lines, *layer_lines(tables["logged"], unmatched, "the module")]
     if out is not None:
         path = out / ("probe.parquet" if found.stepped is None else "steps.parquet")
-        write_frame(path, found.to_frame())
+        write_whole(path, found.to_frame().to_parquet(index=False, write_page_checksum=True))
         below.append(f"Table   {path}")
     if found.stepped is not None:
         values |= {"optimizer": found.optimizer, "parametrization": found.parametrization}

@@ -37,8 +37,7 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def says_norm(part: nn.Module) -> bool:
     """Return whether the name of a module's class or of a base class contains "norm" or "rms"."""
-    kinds = [kind.__name__.lower() for kind in type(part).__mro__]
-    return any("norm" in kind or "rms" in kind for kind in kinds)
+    return any(word in kind.__name__.lower() for kind in type(part).__mro__ for word in ("norm", "rms"))
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:

@@ -58,8 +58,7 @@ def _rotated(
     """Rotate pairs (f, f + r/2) of a head's first r coordinates by their token's position times base^(-2 f/r)."""
     half = stack.rotary_width // 2
     steps = torch.arange(half, device=rows.device, dtype=torch.float64) / half
-    places = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)
-    angles = places[:, None] * stack.rotary_base**-steps
+    angles = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)[:, None] * stack.rotary_base**-steps
     cos, sin = angles.cos().to(rows.dtype), angles.sin().to(rows.dtype)
     first, second, rest = rows.split([half, half, rows.shape[-1] - 2 * half], dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

@@ -28,7 +28,6 @@ from theory.stack import TITLES
 _ABOVE = "nats a hidden word above 95% of the loss of word frequencies"
 _AHEAD = "ln of how many times fewer updates Pre-LN takes to Post-LN's end (below 0: the reverse)"
 
-_BETTER = "accuracy of Pre-LN less that of Post-LN"
 
 NO_WORSE = 0.01
 """How much smaller an accuracy may be to be called no worse."""
@@ -102,10 +101,9 @@ def judge_downstream(table: Sequence[TrainingRow], setting: Setting, size: str) 
         if len(drawn) < 2 or not learned:
             continue
         peaks, warmups = ({row[name] for row in learned} for name in ("peak", "warmup"))
-        keys = {"pre": (max(peaks), min(warmups)), "post": (min(peaks), max(warmups))}
         pre, post = (
             [row for row in learned if row["placement"] == placement and (row["peak"], row["warmup"]) == key]
-            for placement, key in keys.items()
+            for placement, key in {"pre": (max(peaks), min(warmups)), "post": (min(peaks), max(warmups))}.items()
         )
         pairs = paired(pre, post)
         if len(pairs) < 2:
@@ -120,7 +118,7 @@ def judge_downstream(table: Sequence[TrainingRow], setting: Setting, size: str) 
                 f"{TITLES['pre']} without warm-up beside {TITLES['post']} with one, fine-tuned: {task}",
                 mean_over_seeds(differences, margin=-NO_WORSE, trained=helped),
                 True,
-                _BETTER,
+                "accuracy of Pre-LN less that of Post-LN",
                 setting=setting,
                 size=size,
                 margin=-NO_WORSE,

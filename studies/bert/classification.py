@@ -34,6 +34,5 @@ class MaskedClassifier(nn.Module):
             ids: (windows, length), each with [CLS] first, padded at the end.
         """
         first = torch.arange(len(ids), device=ids.device) * ids.shape[1]
-        pooled = torch.tanh(self.top["pooler"](self.body.hidden(ids, first)))
-        logits: Tensor = self.top["classes"](pooled)
+        logits: Tensor = self.top["classes"](torch.tanh(self.top["pooler"](self.body.hidden(ids, first))))
         return logits

@@ -34,13 +34,15 @@ class Bert(Checked, WithJson):
         """What was found, or an exit code."""
         from studies.bert.reproduce import BertRequest, reproduce_bert
 
-        request = BertRequest(
-            preset=self.preset,
-            text=self.text,
-            out=self.out,
-            known=self.known,
-            tasks=self.tasks,
-            seeds=self.seeds,
-            device=self.device,
+        return reproduce_bert(
+            BertRequest(
+                preset=self.preset,
+                text=self.text,
+                out=self.out,
+                known=self.known,
+                tasks=self.tasks,
+                seeds=self.seeds,
+                device=self.device,
+            ),
+            dry_run=self.dry_run,
         )
-        return reproduce_bert(request, dry_run=self.dry_run)

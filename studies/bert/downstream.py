@@ -247,9 +247,8 @@ class ClassificationTask:
     def _given(self, examples: Examples, places: Ids) -> tuple[tuple[Tensor, ...], Tensor]:
         """Some windows, up to the longest one's end, and their classes."""
         ids = examples.ids[places]
-        longest = int((ids != PADDING).sum(axis=1).max())
         return (
-            (torch.as_tensor(ids[:, :longest]).to(self.device),),
+            (torch.as_tensor(ids[:, : int((ids != PADDING).sum(axis=1).max())]).to(self.device),),
             torch.as_tensor(examples.labels[places]).to(self.device),
         )
 

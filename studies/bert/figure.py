@@ -46,8 +46,7 @@ def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
                     "linestyle": ":" if warmup == min(warmups) else "-",
                 }  # fmt: skip
                 x = longest["updates"]
-                label = f"{TITLES[placement]}, {peak:g}, {schedule}"
-                axis.plot(x, np.nanmean(losses, axis=0), label=label, **look)
+                axis.plot(x, np.nanmean(losses, axis=0), label=f"{TITLES[placement]}, {peak:g}, {schedule}", **look)
                 low, high = np.nanmin(losses, axis=0), np.nanmax(losses, axis=0)
                 axis.fill_between(x, low, high, alpha=0.2, linewidth=0, color=look["color"])
             words = float(np.mean([run["unigram"] for run in runs]))

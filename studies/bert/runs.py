@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from gradbounds.table_cache import cached, file_of
 from simulate.runs.files import whole_file
 from simulate.runs.provenance import processor
 from simulate.runs.sample import one_thread
@@ -17,6 +16,7 @@ from studies.bert.design import described
 from studies.bert.task import Pretraining
 from studies.bert.text import MaskedText
 from studies.comparisons import outcome
+from studies.table_cache import cached, file_of
 from studies.trainer import train
 from studies.training_run import MEASURED
 

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from gradbounds.result import Result
-from gradbounds.table_cache import cached
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
@@ -33,6 +32,7 @@ from studies.fig3.table import (
 )  # fmt: skip
 from studies.measurements import measure
 from studies.parallel_text import ParallelText
+from studies.table_cache import cached
 from studies.translation_model import Translation, parameter_count
 from theory.stack import TITLES
 
@@ -163,8 +163,7 @@ def _profile_lines(frame: pd.DataFrame) -> list[str]:
     table = profiles(frame)
     table = table[(table["matrix"] == "W2") & (table["without"] == "nothing")]
     table = table[table["depth"] == table["depth"].min()]
-    layers = "".join(f"{layer:8d}" for layer in sorted(table["layer"].unique()))
-    lines = [f"{'layer':39}" + layers[1:]]
+    lines = [f"{'layer':39}" + "".join(f"{layer:8d}" for layer in sorted(table["layer"].unique()))[1:]]
     for (placement, initialization, part), rows in table.groupby(["placement", "initialization", "part"]):
         rows = rows.sort_values("layer")
         for name, column in (("E||grad||", "mean norm"), ("||E grad||", "norm of mean"), ("theory", "predicted")):

@@ -33,8 +33,7 @@ NOTHING_LEFT_OUT = "nothing"
 
 def without(translation: Translation, base: Translation) -> str:
     """Which ingredient of a base model a model lacks, `NOTHING_LEFT_OUT` if none."""
-    missing = [name for name in _ingredients(base) if _lacks(translation, name)]
-    return ", ".join(missing) or NOTHING_LEFT_OUT
+    return ", ".join([name for name in _ingredients(base) if _lacks(translation, name)]) or NOTHING_LEFT_OUT
 
 
 def _lacks(translation: Translation, name: str) -> bool:

@@ -21,7 +21,6 @@ _WIDE_ENOUGH = 1 / 8
 those of gated units or of attention to a source several times as large."""
 
 _SIZE = ["placement", "width", "depth"]
-_FEED_FORWARD = ("W1", "W2", "WG")
 
 
 def predictions(stacks: Sequence[Stack]) -> pd.DataFrame:
@@ -50,7 +49,7 @@ def _predicted(stack: Stack) -> Iterator[tuple[str, str, float, float]]:
     for role, value in traces.items():
         if role != "Wemb":
             own_role = role.removeprefix("encoder_")
-            kind = "feed-forward" if own_role in _FEED_FORWARD else "attention"
+            kind = "feed-forward" if own_role in ("W1", "W2", "WG") else "attention"
             parts[kind] = parts.get(kind, 0.0) + float(value.sum())
             if role == own_role:
                 for layer, of_layer in enumerate(value, start=1):

@@ -110,8 +110,7 @@ def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
             if len(logs) < LEAST_SEEDS:
                 continue
             sizes = np.log(logs.columns.to_numpy(dtype=float))
-            slopes = [stats.linregress(sizes, row).slope for row in logs.to_numpy()]
-            fit = estimate(slopes)
+            fit = estimate([stats.linregress(sizes, row).slope for row in logs.to_numpy()])
             rows.append((*key, name, float(fit.mean), *interval_of(fit), len(logs)))
     columns = ["placement", "matrix", "block", other, "quantity", "exponent", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns)
@@ -201,8 +200,7 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
                     for key, probe in models.groupby(["seed", "probe"])
                 }
             )
-            seeds = curves.T.groupby(level=0).mean().T
-            values = {"eigenvalue": grid, "mean": seeds.mean(axis=1)}
+            values = {"eigenvalue": grid, "mean": curves.T.groupby(level=0).mean().T.mean(axis=1)}
             values |= {"low": curves.min(axis=1), "high": curves.max(axis=1)}
             values["one"] = 0.1 * stats.norm.pdf(0.0, scale=spread) / models["dimension"].iloc[0] / curves.shape[1]
             frames.append(pd.DataFrame(values).assign(placement=placement, width=width, depth=depth, matrix=matrix))

@@ -110,8 +110,7 @@ class Stacks(SpectraFlags):
         from studies.hessian.reproduce import simplified_stacks
         from studies.hessian.subjects import of_stack
 
-        values = {name: list(each) for name, each in given(self.grid).items()}
-        networks = list(stacks(_STACKS | values))
+        networks = list(stacks(_STACKS | {name: list(each) for name, each in given(self.grid).items()}))
         several = [
             name for name in FIELDS if len({getattr(stack, name) for stack in networks}) > 1 and name not in _SIZES
         ]

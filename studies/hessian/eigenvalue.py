@@ -9,12 +9,12 @@ import torch
 
 from checks.statistics import estimate
 from gradbounds.result import Result
-from gradbounds.table_cache import cached
 from simulate.curvature.problems import stack_problem
 from studies.hessian.largest_eigenvalue import largest_eigenvalues
 from studies.hessian.largest_eigenvalue_figure import hessian_eigenvalue
 from studies.hessian.operators import extreme_eigenvalues
 from studies.stable_rate.initial_statistics import largest_eigenvalue
+from studies.table_cache import cached
 from theory.stack import Stack
 
 _VERSION = 1

@@ -117,8 +117,7 @@ def gauss_newton_norms(stack: Stack, *, samples: int = 200, seed: int = 0) -> Ga
     root, draw = cholesky(energy), np.random.default_rng(seed)
     traces, squares, largest = [], [], []
     for _ in range(samples):
-        logits = stack.output_scale * root @ draw.standard_normal((n, vocab))
-        factors = _factors(softmax(logits, axis=-1))
+        factors = _factors(softmax(stack.output_scale * root @ draw.standard_normal((n, vocab)), axis=-1))
         dual = np.einsum("iba,jbc,ij->iajc", factors, factors, tangent, optimize=True).reshape(n * vocab, -1) / n
         values = np.linalg.eigvalsh(dual)
         traces.append(values.sum())

@@ -93,8 +93,7 @@ class KrylovFolder(Krylov):
         folder.mkdir(parents=True, exist_ok=True)
         if self._file.is_file():
             self._load()
-        number = torch.empty((), dtype=dtype).element_size()
-        needed = (steps + 1 - len(self.vectors)) * size * number
+        needed = (steps + 1 - len(self.vectors)) * size * torch.empty((), dtype=dtype).element_size()
         if needed > (free := shutil.disk_usage(folder).free):
             raise ValueError(
                 f"folder must have room, but {str(folder)!r} needs {needed / 1e6:.0f} MB for {steps} steps, and "

@@ -58,8 +58,9 @@ def _radial(problem: Problem, direction: dict[str, Tensor], inputs: dict[str, An
     values = {name: p.detach() for name, p in problem.model.named_parameters()}
     seen: list[Tensor] = []
     # Of a stack, what is read out; of any other model, what is given to the linear layer that is called last.
-    linear = [problem.model.read] if isinstance(problem.model, StackModule) else _linear_layers(problem.model)
-    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in linear]
+    linear = [layer for layer in problem.model.modules() if isinstance(layer, nn.Linear)]
+    watched = [problem.model.read] if isinstance(problem.model, StackModule) else linear
+    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in watched]
 
     def output(rate: Tensor) -> Tensor:
         seen.clear()
@@ -81,7 +82,3 @@ def _radial(problem: Problem, direction: dict[str, Tensor], inputs: dict[str, An
             hook.remove()
     speed = pair[1].square().sum(-1) / x.detach().square().sum(-1)
     return float((speed * (x.detach() * slope).sum(-1)).sum())
-
-
-def _linear_layers(model: nn.Module) -> list[nn.Module]:
-    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

@@ -28,8 +28,7 @@ def operator(problem: Problem, matrix: Matrix, patterns: Sequence[str] = ("*",))
         import curvlinops
     except ImportError as error:
         raise ValueError("curvlinops must be installed: pip install 'gradbounds[studies]'") from error
-    kind = {"hessian": curvlinops.HessianLinearOperator, "gauss-newton": curvlinops.GGNLinearOperator}[matrix]
-    return kind(
+    return {"hessian": curvlinops.HessianLinearOperator, "gauss-newton": curvlinops.GGNLinearOperator}[matrix](
         problem.model, problem.loss, problem.parameters(patterns), list(problem.data), check_deterministic=False,
         batch_size_fn=lambda inputs: 1,
     )  # fmt: skip

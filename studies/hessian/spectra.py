@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.result import Result
-from gradbounds.table_cache import cached
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.curvature.problems import Problem
@@ -23,6 +22,7 @@ from studies.hessian.krylov import Krylov
 from studies.hessian.loss_along import curvature_along
 from studies.hessian.operators import MATRICES, Matrix, by_names, probe_seed, probe_spectrum
 from studies.hessian.subjects import Subject
+from studies.table_cache import cached
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]
@@ -175,8 +175,7 @@ def _one(
 
 
 def _rows(probe: int, nodes: Any, weights: Any, residuals: Any, size: int) -> pd.DataFrame:
-    columns = {"probe": probe, "node": nodes, "weight": weights, "residual": residuals, "dimension": size}
-    return pd.DataFrame(columns)
+    return pd.DataFrame({"probe": probe, "node": nodes, "weight": weights, "residual": residuals, "dimension": size})
 
 
 def cost_summary(request: SpectraRequest, of_what: str = "") -> Result:

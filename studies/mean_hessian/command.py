@@ -35,11 +35,11 @@ class MeanHessian(Checked, IntoFolder):
         import pandas as pd
 
         from gradbounds.result import Result
-        from gradbounds.table_cache import cached
         from studies.mean_hessian.claims import mean_hessian_verdicts
         from studies.mean_hessian.figure import mean_hessian
         from studies.mean_hessian.settings import OUTSIDE, SETTINGS
         from studies.mean_hessian.theory import DERIVATION, mean_hessian_trace
+        from studies.table_cache import cached
         from theory.stack import Stack
 
         if self.settings < 1 or self.draws < 2:

@@ -32,14 +32,12 @@ def gaussian_draw(stack: Stack, seed: int) -> tuple[Draw, Tensor]:
         The draw, and the target.
     """
     path, target = random_line(stack, seed)
-    both = torch.cat([path.x, path.first, path.second])
-    basis = torch.linalg.qr(both.T).Q
+    basis = torch.linalg.qr(torch.cat([path.x, path.first, path.second]).T).Q
     seen = OutputPath(path.x @ basis, path.first @ basis, path.second @ basis)
     std = stack.output_scale * stack.width**-0.5
 
     def draw(count: int, generator: torch.Generator) -> tuple[OutputPath, Tensor]:
-        shape = count, basis.shape[1], stack.vocab
-        return seen, std * torch.randn(shape, generator=generator, dtype=torch.float64)
+        return seen, std * torch.randn(count, basis.shape[1], stack.vocab, generator=generator, dtype=torch.float64)
 
     return draw, target
 

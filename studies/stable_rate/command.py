@@ -35,9 +35,9 @@ class StableRates(IntoFolder):
         import pandas as pd
 
         from gradbounds.result import Result
-        from gradbounds.table_cache import cached
         from studies.stable_rate.figure import stable_rates
         from studies.stable_rate.predictors import committed_networks, format_predictors, with_bounds
+        from studies.table_cache import cached
         from theory.stack import Stack
 
         stacks = [
@@ -60,10 +60,9 @@ class StableRates(IntoFolder):
                 for stack in stacks for loss in self.loss
             ]  # fmt: skip
             table = with_bounds(pd.concat(frames, ignore_index=True))
-        widest = int(table["width"].max())
         return Result(
             about="stable rates", tables={"networks": table}, lines=format_predictors(table),
-            figures={"stable_rates": partial(stable_rates, table, widest)},
+            figures={"stable_rates": partial(stable_rates, table, int(table["width"].max()))},
         )  # fmt: skip
 
 

@@ -75,8 +75,7 @@ def gauss_newton_trace(problem: Problem, *, probes: int, seed: int) -> float:
             noise = torch.randn(logits.shape, generator=generator, dtype=logits.dtype, device=logits.device)
         else:
             p = logits.detach().softmax(-1)
-            drawn = torch.multinomial(p, 1, generator=generator)[:, 0]
-            noise = p - torch.nn.functional.one_hot(drawn, p.shape[-1])
+            noise = p - torch.nn.functional.one_hot(torch.multinomial(p, 1, generator=generator)[:, 0], p.shape[-1])
         parts = torch.autograd.grad(logits, parameters, noise / len(labels), retain_graph=True)
         total += float(sum(part.square().sum() for part in parts))
     return total / probes * len(labels)

@@ -116,10 +116,9 @@ def networks(
         raise ValueError("encoder must be none for training side by side.")
     problems = [first_step_problem(stack, seed=seed, dtype=dtype) for seed in seeds]
     models = [problem.model for problem in problems]
-    named = cast(StackModule, models[0]).names
     roles = {
         role: [torch.stack([m.get_parameter(name).detach() for m in models]).to(device) for name in names]
-        for role, names in named.items()
+        for role, names in cast(StackModule, models[0]).names.items()
     }
     inputs = torch.cat([problem.data[0][0]["x"] for problem in problems]).to(device)
     return Networks(stack, roles, inputs, torch.stack([problem.data[0][1] for problem in problems]).to(device))

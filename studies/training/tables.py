@@ -18,7 +18,6 @@ _SHOWN = {
     "feature_change_sq": "features' change",
     "logit_change_sq": "logits' change",
 }
-_OF_NETWORK = ["loss", "logit_change_sq"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +62,7 @@ def _means(training: Training) -> pd.DataFrame:
 def _last(table: pd.DataFrame) -> pd.DataFrame:
     """What is shown of every network: the network's quantities, and those of its last layer."""
     kept = table["quantity"].isin(list(_SHOWN)) & table["layer"].isin([0]).where(
-        table["quantity"].isin(_OF_NETWORK), table["layer"] == table["depth"]
+        table["quantity"].isin(["loss", "logit_change_sq"]), table["layer"] == table["depth"]
     )
     return table[kept]
 

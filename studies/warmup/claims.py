@@ -122,8 +122,7 @@ def _short_warmup(table: Sequence[TrainingRow], rates: PaperRates, setting: Sett
     short, long = Runs(placement="post", warmup="short"), _POST_LONG
 
     def by_rate(reading: str) -> dict[str, Comparison]:
-        pairs = {f"{high:g}": two_kinds(table, short, short, high, low, reading) for low, high in rates.adam}
-        return with_seeds(pairs)
+        return with_seeds({f"{high:g}": two_kinds(table, short, short, high, low, reading) for low, high in rates.adam})
 
     def by_warmup(reading: str) -> dict[str, Comparison]:
         return with_seeds({f"{high:g}": two_kinds(table, short, long, high, high, reading) for _, high in rates.adam})

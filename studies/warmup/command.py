@@ -38,8 +38,7 @@ class Warmup(Checked, WithJson):
         """What was found, or an exit code."""
         from studies.warmup.reproduce import WarmupRequest, reproduce_warmup
 
-        request = WarmupRequest(
+        return reproduce_warmup(WarmupRequest(
             preset=self.preset, source=self.source, target=self.target, out=self.out, known=self.known,
             seeds=self.seeds, workers=self.workers, dask=self.dask, device=self.device,
-        )  # fmt: skip
-        return reproduce_warmup(request, dry_run=self.dry_run)
+        ), dry_run=self.dry_run)  # fmt: skip

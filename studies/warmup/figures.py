@@ -45,8 +45,7 @@ def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> 
                 axis.fill_between(
                     x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=look["color"], alpha=0.2, linewidth=0
                 )
-            words = next(iter(curves.values()))[0]["unigram"]
-            axis.axhline(words, color="#777777", linestyle=":", linewidth=1.4)
+            axis.axhline(next(iter(curves.values()))[0]["unigram"], color="#777777", linestyle=":", linewidth=1.4)
             axis.set_xlabel("update")
             axis.set_title(title)
         for axis in axes[:: 2 if len(axes) > 1 else 1]:
@@ -159,8 +158,7 @@ def warmup_rates(runs: Sequence[TrainingRow], peak: float) -> Figure:
         runs: rows with optimizer, placement, warmup, peak, reading, steps, rates, critical, hessian and break_even.
         peak: the largest rate of the schedules.
     """
-    longest = max(run["warmup"] for run in runs)
-    kinds = [("post", 1, "b"), ("post", longest, "both"), ("pre", 1, "b")]
+    kinds = [("post", 1, "b"), ("post", max(run["warmup"] for run in runs), "both"), ("pre", 1, "b")]
     curves = {"rates": "the update's", "break_even": "break-even", "critical": "critical", "hessian": "of the Hessian"}
     with style():
         figure, axes = panels(len(kinds))

@@ -17,7 +17,6 @@ Reading = Literal["a", "b", "both", "fixed"]
 """Of "the same inverse square root schedule": after the warm-up η √(T/t), "a", or η min(1, √(T₀/t)), "b"; "both" where
 they agree, at T = T₀. "fixed" is a rate that does not decay."""
 
-_LISTS = {"optimizer": str, "placement": str, "warmup": int, "peak": float, "reading": str}
 _NUMBERS = ("updates", "batch_tokens", "every", "start")
 _TABLES = ("model", "text", "runs", "paper")
 
@@ -153,7 +152,7 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
     """
     check_keys(name, table, {"optimizer", "warmup", "peak", "reading", "seeds"}, {"placement"})
     lists = {"placement": ["post", "pre"]} | {key: value for key, value in table.items() if key != "seeds"}
-    for key, kind in _LISTS.items():
+    for key, kind in {"optimizer": str, "placement": str, "warmup": int, "peak": float, "reading": str}.items():
         values = lists[key]
         if not isinstance(values, list) or not values or not all(type(value) is kind for value in values):
             raise ValueError(f"{key} of {name} must be a list of {kind.__name__}, got {values!r}.")
@@ -173,8 +172,7 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
                 translation=replace(translation, placement=placement), schedule=schedule, optimizer=optimizer,
                 seed=seed, **options,
             )  # fmt: skip
-            rates = seed < given.get("rate_seeds", 0)
-            planned = Planned(training=training, reading=reading_name, rates=rates)
+            planned = Planned(training=training, reading=reading_name, rates=seed < given.get("rate_seeds", 0))
             runs[reading_name, peak, warmup, optimizer, placement, seed] = planned
     return list(runs.values())
 

@@ -81,5 +81,4 @@ def unigram_loss(text: ParallelText, validation: ParallelText) -> float:
     counts[[0, END - 1]] = 0.0  # padding and the beginning are never labels
     for ids in text.targets:
         counts += np.bincount(ids[1:], minlength=text.vocab)
-    logs = np.log(counts[np.concatenate([ids[1:] for ids in validation.targets])] / counts.sum())
-    return float(-logs.mean())
+    return float(-np.log(counts[np.concatenate([ids[1:] for ids in validation.targets])] / counts.sum()).mean())

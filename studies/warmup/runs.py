@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from gradbounds.table_cache import cached, file_of, read_frame, write_frame
 from simulate.runs.execution import Execution
 from simulate.runs.sample import one_thread
 from studies.parallel_text import ParallelText
+from studies.table_cache import cached, file_of, read_frame, write_frame
 from studies.trained_step import step_rates
 from studies.trainer import train
 from studies.training_run import MEASURED, Trained
@@ -27,8 +27,7 @@ def name_of(planned: Planned, texts: Texts) -> str:
 
 
 def _key(planned: Planned, texts: Texts) -> dict[str, Any]:
-    sizes = {"text": texts[0].digest, "pairs": [len(text) for text in texts]}
-    return {"run": planned.key()} | sizes
+    return {"run": planned.key()} | {"text": texts[0].digest, "pairs": [len(text) for text in texts]}
 
 
 def finished(plan: Sequence[Planned], texts: Texts, out: Path) -> list[bool]:

@@ -1,7 +1,6 @@
 """A cache of tables in a folder, so that an interrupted command can continue."""
 
 import hashlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -40,10 +39,9 @@ def write_frame(file: Path, frame: pd.DataFrame) -> None:
     Raises:
         ValueError: the file cannot be written.
     """
-    content, sealed = io.BytesIO(), frame.copy(deep=False)
+    sealed = frame.copy(deep=False)
     sealed.attrs = {"digest": _digest(frame)}
-    sealed.to_parquet(content, index=False, write_page_checksum=True)
-    write_whole(file, content.getvalue())
+    write_whole(file, sealed.to_parquet(index=False, write_page_checksum=True))
 
 
 def read_frame(file: Path) -> pd.DataFrame:

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradbounds.table_cache import cached
 from studies.hessian.subjects import of_stack
+from studies.table_cache import cached
 from studies.translation_model import Translation
 from theory import Stack
 
