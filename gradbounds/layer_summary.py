@@ -86,7 +86,7 @@ def layer_lines(
         what = "where steps in WQ, WK hardly change the loss" if stack.query_key_scale else "tokens are alike"
         alike = f"(about 0.9 or more in {count} of {last} layers, {what})"
         residual += (
-            f"; cosine of two tokens {'about ' * (coarse and is_gated)}{ends} {alike if count else '(below 0.9: fine)'}"
+            f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {alike if count else '(below 0.9: fine)'}"
         )
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "

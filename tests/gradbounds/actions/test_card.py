@@ -396,7 +396,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
-    assert re.search(r"WQ \S+ \(\+-50%\), WK \S+ \(\+-50%\)", quick[1]) and "tokens about 0." in quick[2]
+    assert re.search(r"WQ \S+ \(\+-50%\), WK \S+ \(\+-50%\)", quick[1]) and "tokens near 0." in quick[2]
     row = value_of(layer_lines(stack, table, "in step 1"), "AdamW, Muon")
     assert row == "gradient sizes do not matter; alike tokens slow WQ, WK, too"
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
