@@ -14,7 +14,7 @@ from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
-from gradbounds.layer_summary import QUICK_RATIOS, first_over_last, profiles, role
+from gradbounds.layer_summary import QUICK_RATIO, first_over_last, profiles, role
 from gradbounds.network_text import gradient_lines, number_text, with_cosines
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -32,8 +32,7 @@ _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
 _LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
 
 
-_OF_RATIOS = ", ".join(f"ratios of {name} within {error:.0%}" for name, error in QUICK_RATIOS.items())
-_QUICK = f"Quick estimates: norms within {COARSE:.0%}, {_OF_RATIOS}; finer:{{}}."
+_QUICK = f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer:{{}}."
 _STEPS = (
     "  AdamW: its steps do not depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
     "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"

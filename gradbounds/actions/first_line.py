@@ -50,9 +50,9 @@ _PEAK = 2.0
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
 COARSE = 0.09
-"""The most by which coarse groups of tokens lower the norm with gated units.
+"""The most by which coarse groups of tokens change the norm with gated units; nearly always they lower it.
 
-Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, which have plain units.
+Measured: -9 to 1% in seven models with gated units, and at most 0.2% in four with plain units.
 """
 
 

@@ -234,7 +234,7 @@ _UNSCALED = (
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
-    "card prints its range by a quick estimate. --first-step concerns one sequence of tokens that all differ.",
+    "card prints a wider range by a quick estimate. --first-step concerns one sequence of tokens that all differ.",
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their",
     f"norm; above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate.",
     "The theory does not recommend a learning rate.",

@@ -63,9 +63,8 @@ def judged(tmp_path, loss, norm, text="distinct", fields=FIELDS, **apart):
 
 def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
-    assert (result.values["as_it_should_be"], result.alarm) == (True, False) and "Step 1 is as predicted." in str(
-        result
-    )
+    assert (result.values["as_it_should_be"], result.alarm) == (True, False)
+    assert re.match(r"\S+log\.jsonl: .*\nTheory: .*\n\nStep 1 is as predicted\.\n", str(result)), "answer first"
 
 
 @pytest.mark.parametrize(
