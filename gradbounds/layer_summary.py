@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from gradbounds.network_text import (
     with_cosines,
 )
 from theory import Stack
+from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
+from theory.first_step.rules import EPSILON, epsilon_factor
 from theory.stack.weights import copies, gain, weight_shapes
 
 UNEVEN = 1.5
@@ -48,6 +51,9 @@ Measured for 7 models with gated units: -21 to 37% of WQ, -39 to 46% of WK, and 
 with plain units it is smaller: -2 to 10% of WQ, -25 to 5% of WK.
 """
 
+SLOW = 0.9
+"""The mean step of AdamW in step 1, divided by the learning rate R, below which its epsilon is mentioned."""
+
 # The relative error of a ratio above which it is printed.
 _UNSURE = 0.05
 
@@ -68,7 +74,7 @@ def layer_lines(
         coarse: Whether the table is a quick estimate.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
-    stream, gradients = profiles(with_cosines(table), value), _whole_profiles(table, value)
+    stream, gradients = profiles(with_cosines(table), value), gradient_profiles(table, value)
     ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
     if not ratios:
         return []
@@ -114,7 +120,7 @@ def layer_lines(
                 f"(even: {stack.experts_per_token / stack.experts:.0%})",
             )
         )
-    return [*lines, *_step_lines(stack, gradients, ratios, alike=bool(of) and cosine is not None and count > 0)]
+    return [*lines, *_step_lines(stack, gradients, whole)]
 
 
 def growth_by_layer(table: Columns) -> float | None:
@@ -128,7 +134,7 @@ def growth_by_layer(table: Columns) -> float | None:
         table: a `layer_table`, or the table "layers" of `predict_batch`.
     """
     energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
-    gradients = _whole_profiles(table, "predicted")
+    gradients = gradient_profiles(table, "predicted")
     most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
     if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
         return None
@@ -147,7 +153,7 @@ def role(name: str) -> str:
     return name.replace("grad_", "")
 
 
-def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
+def gradient_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
     """Return the gradients of every matrix that is known in all of several layers, without an encoder's matrices."""
     counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
     return {
@@ -188,9 +194,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
     return re.sub(r"(WK [\d.e+]+x( \(\+-\d+%\))?)", rf"\1{of_scores}", text, count=1)
 
 
-def _step_lines(
-    stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float], *, alike: bool
-) -> list[str]:
+def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
     Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
@@ -200,8 +204,7 @@ def _step_lines(
     Args:
         stack: the network.
         gradients: gradient norms by matrix and layer.
-        ratios: the ratio of norms, first layer / last layer, by matrix.
-        alike: whether tokens are nearly equal in some layer.
+        whole: the squared gradient norm of all parameters; 0 if it is unknown.
     """
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
@@ -212,16 +215,15 @@ def _step_lines(
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    who = f"layers{', used experts' * bool(stack.experts)} move"
-    steps = f"not affected: step sizes do not depend on gradient sizes, so {who} equally far"
-    if over_layers >= 1 + FLAT:
-        steps = f"{who} up to {over_layers:.2g}x as far as others, by their initial sizes, whatever the gradients"
-    elif alike and stack.query_key_scale:
-        steps = (
-            f"gradient sizes do not matter; alike tokens slow WQ, WK{' and crowd experts' * bool(stack.experts)}, too"
-        )
+    far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
+    slow = epsilon_text(stack, gradients, whole)
+    rates = ["rate: --learning-rate R --optimizer muon"] * (not gaps(replace(stack, tokens=2), "first_step"))
+    steps = [card_row("AdamW moves", f"by {slow}; Muon {far}"), *[card_row("Muon", rate) for rate in rates]]
+    if not slow:
+        who = f"gradient sizes cancel: layers{' and used experts' * bool(stack.experts)} move {far}"
+        steps = [card_row("AdamW, Muon", "; ".join([who, *[f"Muon's {rate}" for rate in rates]]))]
     return [
-        card_row("AdamW, Muon", steps),
+        *steps,
         card_row(
             "SGD moves",
             f"{role(most[0])} (layer {most[1]}) {moved} times as far as {role(least[0])} (layer {least[1]}), "
@@ -230,8 +232,28 @@ def _step_lines(
     ]
 
 
+def epsilon_text(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> str:
+    """Describe the range of AdamW's mean steps in step 1 if its epsilon makes one shorter than 0.9 R; "" otherwise.
+
+    Gradients are clipped to norm 1, as most training codes do. R is the learning rate.
+
+    Args:
+        stack: the network.
+        gradients: gradient norms by matrix and layer, as "grad_W1".
+        whole: the squared gradient norm of all parameters before clipping; 0 if it is unknown.
+    """
+    sgd, adam = relative_updates(stack, gradients)
+    name, layer = least = min(sgd, key=lambda at: sgd[at] / adam[at], default=("", 0))
+    if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= SLOW:
+        return ""
+    clipped = ", clipped to norm 1" * (whole > 1.0)
+    return f"about {factor:.2g} R ({role(name)} of layer {layer}; epsilon {EPSILON:.0e}{clipped}) to R".replace(
+        "e-0", "e-"
+    )
+
+
 def relative_updates(
-    stack: Stack, gradients: dict[str, NDArray[np.float64]]
+    stack: Stack, gradients: Mapping[str, NDArray[np.float64]]
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
 
@@ -258,7 +280,7 @@ def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    return {name: float(of[0] / of[-1]) for name, of in _whole_profiles(table, value).items() if of.min() > 0}
+    return {name: float(of[0] / of[-1]) for name, of in gradient_profiles(table, value).items() if of.min() > 0}
 
 
 def _interpolated(norms: Columns, value: str) -> Columns:

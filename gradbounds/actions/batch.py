@@ -181,7 +181,7 @@ def predict_batch(
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     texts = norms_of_texts(stack, asked.text, line) is not None
-    layers = _with_stream(_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
+    layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
@@ -255,7 +255,7 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     )
 
 
-def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Columns:
+def norms_by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Columns:
     """Return the gradient norm of every matrix by layer, with errors, as rows of a `layer_table`.
 
     Layer 0 is the whole network. If a squared norm is below its error, the norm is NaN.

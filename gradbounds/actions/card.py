@@ -57,7 +57,7 @@ from theory.mean_field.cost import Cost
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
-from theory.stack.optimizers import Optimizer
+from theory.stack.optimizers import NAMES, Optimizer
 
 BATCH = 64
 """Sequences of the first step."""
@@ -109,7 +109,7 @@ _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
-RATES: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
+RATES: dict[Optimizer, str] = {"adam": NAMES["adam"], "sgd": NAMES["sgd"]}
 """The optimizers of the critical learning rates, with their titles."""
 
 
@@ -272,8 +272,8 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks the rows of SGD, and then the row "why".
-    for least in ((), ("  SGD moves",), ("  SGD ",), ("  SGD ", "  why ")):
+    # Wraps the rows of a card. A card that is too long lacks SGD's rows, then the command for Muon, then the row "why".
+    for least in ((), ("  SGD moves",), ("  SGD ",), ("  SGD ", "  Muon "), ("  SGD ", "  Muon ", "  why ")):
         lines = [
             part
             for row in rows

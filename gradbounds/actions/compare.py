@@ -14,7 +14,7 @@ from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
-from gradbounds.layer_summary import QUICK_RATIO, first_over_last, profiles, role
+from gradbounds.layer_summary import QUICK_RATIO, epsilon_text, first_over_last, gradient_profiles, profiles, role
 from gradbounds.network_text import gradient_lines, number_text, with_cosines
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -54,6 +54,7 @@ class _Step:
         deviations: standard deviations of one run, by name of the number.
         layers: table of the layers, as lines of text.
         factor: the factor in either direction within which 9 of 10 measured critical rates of AdamW are.
+        slowed: the steps of AdamW in words if its epsilon matters; "" otherwise.
     """
 
     numbers: Mapping[str, float]
@@ -61,6 +62,7 @@ class _Step:
     deviations: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[str] = ()
     factor: float = math.inf
+    slowed: str = ""
 
 
 @by_estimates()
@@ -195,6 +197,10 @@ def _summary(before: _Step, after: _Step) -> list[str]:
             times < 1
         )
         lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more", longer))
+    if before.slowed or after.slowed:
+        lines.append(
+            f"  Step 1 of AdamW moves matrices by {before.slowed or 'R'}, after the\n  change by {after.slowed or 'R'}."
+        )
     return lines
 
 
@@ -250,7 +256,9 @@ def _step(
     numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
-    step = _Step(numbers, "", deviations, table)
+    profiles_of_layers = gradient_profiles(result.columns("layers"), "predicted")
+    slowed = epsilon_text(stack, profiles_of_layers, result.values["gradient_norm"] ** 2)
+    step = _Step(numbers, "", deviations, table, slowed=slowed)
     if not rates:
         return step
     if asked.text is None or law_of(stack, asked.text) is None:

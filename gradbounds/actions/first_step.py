@@ -32,7 +32,7 @@ from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
-from theory.stack.optimizers import Optimizer
+from theory.stack.optimizers import NAMES, Optimizer
 
 # Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
@@ -86,7 +86,8 @@ def first_steps(
     seconds = pace * cost.seconds
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        what, (first, *_) = f"critical learning rates of {', '.join(optimizers)}; networks: {len(stacks)}", stacks
+        names, (first, *_) = ", ".join(NAMES[name] for name in optimizers), stacks
+        what = f"critical learning rates of {names}; networks: {len(stacks)}"
         network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
         return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
     if whole > SOON:
@@ -275,7 +276,7 @@ def _twice(
                 spent = spent + cost
                 larger.append(_Twice(optimizer, symbol, stack, cost))
             elif budget:
-                late.append(f"{symbol} of {optimizer}")
+                late.append(f"{symbol} of {NAMES[optimizer]}")
     return larger, late
 
 
@@ -286,10 +287,12 @@ def _doubled(
     rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
     powers: dict[Optimizer, list[str]] = {}
     for k, each in enumerate(twice, 1):
-        with shown(f"rate of {each.optimizer} at twice {each.symbol}, {k} of {len(twice)}", pace * each.cost.seconds):
+        with shown(
+            f"rate of {NAMES[each.optimizer]} at twice {each.symbol}, {k} of {len(twice)}", pace * each.cost.seconds
+        ):
             larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
         powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
-    lines = [f"{optimizer}: {', '.join(of)}" for optimizer, of in powers.items()]
+    lines = [f"{NAMES[optimizer]}: {', '.join(of)}" for optimizer, of in powers.items()]
     if late:
         lines.append(f"Not computed within --max-time and --memory: {', '.join(late)}.")
     return ["", "Exponents of the critical rate in each size, from this size to twice it:", *lines] if lines else []

@@ -10,7 +10,7 @@ from gradbounds.grid import FIELDS, said, with_words
 from theory.configurations import Note
 from theory.configurations.comparisons import compared_step
 from theory.stack import TITLES, Stack
-from theory.stack.optimizers import Optimizer
+from theory.stack.optimizers import NAMES, Optimizer
 
 # Fields of which every table has a column.
 _ALWAYS = ("width", "depth", "tokens")
@@ -27,7 +27,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
-    shown["optimizer"] = table["optimizer"]
+    shown["optimizer"] = table["optimizer"].map(NAMES)
     shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
     shown["off by up to"] = [
         f"{100 * error:.2g}%" + (" or more" if why else "") if np.isfinite(error) else "-"
@@ -73,7 +73,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
         lines += [
             "",
             "Multipliers of the learning rate that give all matrices the same relative update:",
-            *(f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()),
+            *(f"{TITLES[row.placement]}, {NAMES[optimizer]}: {said_so}" for (optimizer, said_so), row in even.items()),
         ]
     return [
         *lines,
@@ -104,7 +104,7 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
             slope = np.log(last / first) / np.log(high / low)
             where = ", ".join(f"{name} {said(name, ends[name].iloc[0])}" for name in others[2:])
             lines.append(
-                f"{TITLES[ends['placement'].iloc[0]]}, {ends['optimizer'].iloc[0]}, {where}: "
+                f"{TITLES[ends['placement'].iloc[0]]}, {NAMES[ends['optimizer'].iloc[0]]}, {where}: "
                 f"{symbol}^{slope:.2f} from {symbol} = {low} to {high}"
             )
     return ["", "Exponents of the predicted critical rates:", *lines] if lines else []

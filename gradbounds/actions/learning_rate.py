@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import Asked, law_of
+from gradbounds.actions.batch import Asked, law_of, norms_by_layer
 from gradbounds.actions.card import rate_range
 from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
+from gradbounds.layer_summary import epsilon_text, gradient_profiles
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -33,7 +34,7 @@ from theory.first_step.batch_step import (
 )
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
-from theory.stack.optimizers import Optimizer
+from theory.stack.optimizers import NAMES, Optimizer
 
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
@@ -126,16 +127,18 @@ def predict_rate(
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
     if plan:
-        what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {', '.join(optimizers)}"
+        names = ", ".join(NAMES[name] for name in optimizers)
+        what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)
-        scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
+        scale, slowed = (None, "") if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]
         raise ValueError(
-            f"the critical rate of {' and '.join(failed)} is unknown: theory's estimate of the gain or curvature "
-            f"is not positive here{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
+            f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: "
+            "theory's estimate of the gain or curvature is not positive here"
+            f"{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
         )
     limits = {
         name: (0.0, math.inf) if scale is None or name not in RATE_RANGES else rate_range(stack, scale, name)
@@ -151,7 +154,8 @@ def predict_rate(
         lines=[
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", "", *_table(steps, range_of), "",
-            *_sentences(rate, warmup_steps, steps), *_LIMITS,
+            *_sentences(rate, warmup_steps, steps),
+            *[_SLOWED.format(slowed)] * ("adam" in by_name and bool(slowed)), *_LIMITS,
             *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *drawn_lines(notes), *note_lines(notes),
@@ -159,23 +163,29 @@ def predict_rate(
     )  # fmt: skip
 
 
-def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
+def kernel_scale(
+    stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]
+) -> tuple[float | None, str]:  # fmt: skip
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
-    The result is None if no rule gives the batch's squared norm, or if the prediction takes long.
+    The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
+    `epsilon_text` of the batch's gradients.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
         patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
-        squares = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse).grad_sq(batch)
+        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
-        return None
+        return None, ""
+    squares = scale.grad_sq(batch)
+    whole = sum(float(np.nansum(square)) for square in squares.values())
+    norms = gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted")
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
-    return sum(float(np.nansum(square)) for square in squares.values()) / sgd["sgd"].gain
+    return whole / sgd["sgd"].gain, epsilon_text(stack, norms, whole)
 
 
 def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
@@ -187,7 +197,9 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
         is_known = math.isfinite(each.limits[1])
         falls = f"{change:+.3g}{f' +- {error:.1g}' * is_known}" if each.region != _BEYOND else each.sign
         ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
-        rows.append((each.optimizer, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
+        rows.append(
+            (NAMES[each.optimizer], falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})")
+        )
     return table_lines(head, rows)
 
 
@@ -197,7 +209,7 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     for each in steps:
         critical = each.step.critical_rate
         lines.append(
-            f"{each.optimizer}: {each.rate:.3g} is {each.rate / critical:.2g} times the critical rate. "
+            f"{NAMES[each.optimizer]}: {each.rate:.3g} is {each.rate / critical:.2g} times the critical rate. "
             f"The loss {each.sign} in step 1."
         )
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
@@ -219,13 +231,16 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     return lines
 
 
+_SLOWED = "  Step 1 of AdamW moves matrices by {}.\n  The numbers above are for epsilon 0."
 _FAR = (
     "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions,\n"
     "and errors were measured from 0.2 on."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
-    "cases. The curvature was up to 2.2 times the predicted one; with gated units, 5 times."
+    "cases. The curvature was up to 2.2 times the predicted one; with gated units, 5 times.\n"
+    "R is that of torch.optim.Muon by default, for all matrices, the output matrix included. Usual recipes train\n"
+    "embeddings, the output matrix and norm gains by AdamW, with a critical rate of its own."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

@@ -140,7 +140,7 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
     network = stack(width, depth, kind)
     law = TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
     step = batch_steps(network, [optimizer], sequences, law)[optimizer]
-    step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})) or 1.0)
+    step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})[0]) or 1.0)
     rates = [move / step.logit_move for move in LOGIT_MOVES]
     rows = []
     for seed in range(first, first + DRAWS[sequences]):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import gamma
+from scipy.special import gamma, ndtri
 
 from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
 from theory.first_step.samples import gaussian_samples
@@ -69,6 +69,12 @@ class MatrixUse:
 # ln t of a quadrature, from and to: of its errors e^(−2π²) is that of steps of 1, and less is beyond its ends.
 _LOGARITHMS = (-36, 36)
 
+EPSILON = 1e-8
+"""The default ε of torch's AdamW."""
+
+# Quantiles of a Gaussian entry, by which a mean over them has an error of less than 0.1%.
+_QUANTILES = 2000
+
 STREAM_SAMPLES = 1024
 """The number of gradient samples from which the difference between sign steps and C Δ is computed."""
 
@@ -117,6 +123,21 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
     diagonal = np.diagonal(use.factor, axis1=-2, axis2=-1)
     is_weak = use.factor**2 * len(seen) < _WEAK**2 * diagonal[..., :, None] * diagonal[..., None, :]
     return np.where(is_weak, beta, _over(c, use.factor))
+
+
+def epsilon_factor(rms: float, epsilon: float = EPSILON) -> float:
+    """Return the mean step of AdamW in step 1 divided by the learning rate, for the entries of one gradient matrix.
+
+    With bias correction, AdamW moves an entry with gradient g by R |g|/(|g| + ε). The result is the mean of this factor
+    over Gaussian entries. It is concave in their mean square, so that entries of unequal variances move less. In any
+    matrix, the mean factor is at most rms/(rms + ε).
+
+    Args:
+        rms: root mean square entry of the gradient after clipping.
+        epsilon: AdamW's ε.
+    """
+    sizes = rms * ndtri(0.5 + (np.arange(_QUANTILES) + 0.5) / (2 * _QUANTILES))
+    return float(np.mean(sizes / (sizes + epsilon)))
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:

@@ -15,6 +15,6 @@ LINEAR: tuple[Optimizer, ...] = ("sgd", "normalized")
 """The optimizers whose step has the direction of the gradient."""
 
 NAMES: dict[str, str] = {
-    "sgd": "SGD", "normalized": "normalized SGD", "adam": "Adam", "polar": "polar factor", "muon": "Muon",
+    "sgd": "SGD", "normalized": "normalized SGD", "adam": "AdamW", "polar": "polar factor", "muon": "Muon",
 }  # fmt: skip
 """The name of each optimizer in text and figures."""

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from gradbounds.actions import batch
-from gradbounds.actions.batch import _by_layer, law_of, resolve_batch
+from gradbounds.actions.batch import law_of, norms_by_layer, resolve_batch
 from gradbounds.actions.first_line import _deviation_of_repeats, first_line, spread_of_texts, text_lines
 from gradbounds.cli import main
 from gradbounds.described_network import Description
@@ -135,14 +135,14 @@ def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch
     line = ["predict", *SMALL, *causal, "--batch", "6", "--patterns", "4"]
     assert main(line) == 0
     assert "dL/dWK " in ratios_of(capsys.readouterr().out)
-    by_layer = batch._by_layer
+    by_layer = batch.norms_by_layer
 
     def lost(*given):
         table = by_layer(*given)
         first = (table["quantity"] == "grad_WK") & (table["layer"] == 1)
         return {**table, "predicted": np.where(first, np.nan, table["predicted"])}
 
-    monkeypatch.setattr(batch, "_by_layer", lost)
+    monkeypatch.setattr(batch, "norms_by_layer", lost)
     assert main(line) == 0
     said = capsys.readouterr().out
     assert (
@@ -161,7 +161,7 @@ def test_norms_of_matrices_stand_with_errors_or_not_at_all():
     """Of W^K a few patterns know little: below its error it has no number, and what is not sampled has no error."""
     squares = {"WK": np.array([4.0, 1.0, -1.0]), "W1": np.array([9.0, 0.0, 1.0])}
     errors = {"WK": np.array([0.4, 2.0, 0.5]), "W1": np.zeros(3)}
-    table = pd.DataFrame(_by_layer(squares, errors)).set_index(["quantity", "layer"])
+    table = pd.DataFrame(norms_by_layer(squares, errors)).set_index(["quantity", "layer"])
     np.testing.assert_allclose(table.loc["grad_WK", "predicted"], [2.0, np.nan, np.nan])
     np.testing.assert_allclose(table.loc["grad_W1", "predicted"], [3.0, 0.0, 1.0])
     np.testing.assert_allclose(table["predicted_sem"].fillna(0.0), [0.1, 0.0, 0.0, 0.0, 0.0, 0.0])

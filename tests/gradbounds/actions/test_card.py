@@ -124,7 +124,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
     network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
-    assert re.search(r"(?s)\n +adam +rises .*adam: 1e\+03 is .* The loss rises in step 1", capsys.readouterr().out)
+    assert re.search(r"(?s)\n +AdamW +rises .*AdamW: 1e\+03 is .* The loss rises in step 1", capsys.readouterr().out)
     network += ["--learning-rate", "1", "--warmup-steps", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
@@ -143,7 +143,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
         assert float(limits[0]) <= times[0] and times[-1] <= float(limits[1])
     assert main(["predict", *network[:-6], "--text", "distinct", *network[-6:]]) == 0
     unknown = " ".join(capsys.readouterr().out.split())
-    assert re.search(r" adam -[\d.]+ \S+ not measured .* The loss may fall or rise in step 1. The crit", unknown)
+    assert re.search(r" AdamW -[\d.]+ \S+ not measured .* The loss may fall or rise in step 1. The crit", unknown)
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, "may exceed step 1's critical rate from step 9 of 10 on.\n"),
     ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "from step 6 of 9 on (6 at the earliest, perhaps never, by its"),
     ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "from step 4 of 8 on (4 to 7 by its range).\n"),
-    ("1e-9 --optimizer sgd", -1.0, 1.0, "critical rate of sgd is unknown: theory's estimate of the gain or curvature"),
+    ("1e-9 --optimizer sgd", -1.0, 1.0, "critical rate of SGD is unknown: theory's estimate of the gain or curvature"),
 ])  # fmt: skip
 def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature, scale, said, capsys, monkeypatch):
     """Steps are computed with one thread of NumPy's products, whatever the number outside is."""
@@ -168,7 +168,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1)}) for name in names}
 
     monkeypatch.setattr(learning_rate, "batch_steps", steps)
-    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: scale)
+    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: (scale, "words"))
     with threadpool_limits(2, user_api="blas"):
         main(f"predict --batch 4 --text zipf:1 --learning-rate {flags}".split())
     printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, dict.fromkeys("abc", 1.0))
@@ -397,8 +397,11 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
     assert re.search(r"WQ \S+ \(\+-50%\), WK \S+ \(\+-50%\)", quick[1]) and "tokens near 0." in quick[2]
-    row = value_of(layer_lines(stack, table, "in step 1"), "AdamW, Muon")
-    assert row == "gradient sizes do not matter; alike tokens slow WQ, WK, too"
+    said = [layer_lines(stack, table, "in step 1", whole)[3:-1] for whole in (0.0, 1.0, 1e16)]
+    even, rate = "layers move equally far", "rate: --learning-rate R --optimizer muon"
+    assert said[0] == said[1] == [f"  AdamW, Muon      gradient sizes cancel: {even}; Muon's {rate}"]
+    slow = r"  AdamW moves      by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon equally far"
+    assert re.fullmatch(slow, said[2][0]) and said[2][1] == f"  Muon             {rate}"
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)

@@ -96,7 +96,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert "Multipliers of the learning rate" in said
     powers = said[said.index("Exponents of the critical rate in each size") :].splitlines()[1]
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
-    assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
+    assert re.match(r"AdamW: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
     assert main([*line, "--tokens", "2", "--dry-run", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)["seconds"]
     assert main([*line, "--tokens", "2", "--dry-run", "--all", "--json"]) == 0
