@@ -37,7 +37,7 @@ def format_bytes(count: float) -> str:
     return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
 
 
-LIBRARIES, TORCH = 1.6e8, 2.5e8
+LIBRARIES, TORCH = 2.2e8, 2.2e8
 """The bytes of a process with the libraries that a prediction loads, and of torch, which sampling loads."""
 
 
@@ -45,7 +45,7 @@ def takes(seconds: float, size: float) -> str:
     """Describe the estimated time on one core, and the memory in bytes with the loaded libraries, as text.
 
     >>> takes(8.6, 2.0**30)
-    'about 8.6 s, within 1.1 GiB'
+    'about 8.6 s, within 1.2 GiB'
     """
     return f"about {duration(seconds)}, within {format_bytes(size + LIBRARIES)}"
 

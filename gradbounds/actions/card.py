@@ -213,8 +213,7 @@ def model_card(
     asked = of.read(given)[0]
     alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without words, the batch of step 1 replaces all sampled numbers of one sequence.
-    coarse = alone and how["patterns"] is None
-    coarse = coarse and not (holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+    coarse = alone and not (how["patterns"] or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None

@@ -1,7 +1,6 @@
 """Estimates of the computing time and memory that the prediction of a first optimizer step takes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from theory.coverage import holds_words
 from theory.first_step.output_matrix import product_count
@@ -9,7 +8,7 @@ from theory.first_step.outputs import CHUNK, pattern_count, sample_count
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import STREAM_SAMPLES
 from theory.first_step.samples import SAMPLES, gaussian_sample_count
-from theory.mean_field.cost import Cost, measured_seconds, prediction_cost
+from theory.mean_field.cost import Cost, measured_seconds
 from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
@@ -41,9 +40,8 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
             layer += stack.heads * n**2 * networks * (1e-6 if optimizer in LINEAR else 2.6e-6)
     if stack.output_transform == "added":
         outputs += layer / 2 + (4e-10 * product_count(numbers, most) * numbers if optimizer == "adam" else 0.0)
-    below = prediction_cost(replace(stack, query_key_scale=0.0, query_key_norm="none"))
     seconds = (1e-3 + outputs + stack.depth * layer) * drawn
-    return Cost(seconds, max(_NUMBER * (stack.depth * kept + memory), below.bytes))
+    return Cost(seconds, _NUMBER * (stack.depth * kept + memory))
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:

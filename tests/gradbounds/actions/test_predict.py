@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -429,3 +432,16 @@ def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypat
     lines = [each for each in capsys.readouterr().err.splitlines() if each.startswith(announced)]
     assert lines[0].partition(": ")[2] == takes(plan["seconds"], plan["bytes"])
     assert main([*line, "--dry-run"]) == 0 and f"\n  cost      {lines[0].partition(': ')[2]}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
+def test_the_announced_memory_is_an_upper_bound_within_a_factor_of_1_5():
+    """The announced memory is the whole process's, with its libraries."""
+    code = (
+        "import pathlib, re; from gradbounds import cli, progress; progress.LONG = 0.0; cli.main(); print(*re.findall("
+    )
+    code += r"'VmHWM:\s*(.*) kB', pathlib.Path('/proc/self/status').read_text()))"
+    model = "--like gpt2 --width 256 --depth 2 --heads 4 --tokens 32 --compare depth=1".split()
+    done = subprocess.run([sys.executable, "-c", code, "predict", *model], capture_output=True, text=True, check=True)
+    most, used = float(re.search(r"within ([\d.]+) MiB\n", done.stderr)[1]), float(done.stdout.split()[-1]) / 2**10
+    assert most / 1.5 < used < most, (used, most)
