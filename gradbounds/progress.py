@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradbounds.units import duration
+from gradbounds.units import duration, takes
 
 if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
+    from theory.mean_field.cost import Cost
 
 # The number of progress lines of a counted task, and the seconds after which a line is printed in any case.
 _LINES, _SILENCE = 10, 30.0
@@ -85,9 +86,8 @@ def _left(elapsed: float, share: float) -> str:
 
 
 @contextmanager
-def estimated(what: str, seconds: float) -> Iterator[None]:
-    """Display the name and the expected duration of a running task."""
-    about = f"{what}, about {duration(seconds)}"
+def estimated(about: str) -> Iterator[None]:
+    """Display the name and the expected cost of a running task."""
     if not Console(stderr=True).is_terminal:
         print(about, file=sys.stderr, flush=True)
     with working(about):
@@ -119,10 +119,10 @@ def quietly() -> Iterator[None]:
 
 
 @contextmanager
-def shown(what: str, seconds: float) -> Iterator[None]:
-    """Display a running task on a terminal, without the tasks inside it; for a long one, print the expected time."""
-    display = nullcontext() if _silent.get() else estimated(what, seconds) if seconds > LONG else working(what)
-    with display, quietly():
+def shown(what: str, cost: "Cost") -> Iterator[None]:
+    """Display a running task on a terminal, without the tasks inside it; print the cost of a long one."""
+    long = estimated(f"{what}: {takes(cost.seconds, cost.bytes)}") if cost.seconds > LONG else working(what)
+    with nullcontext() if _silent.get() else long, quietly():
         yield
 
 

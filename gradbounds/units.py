@@ -37,6 +37,19 @@ def format_bytes(count: float) -> str:
     return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
 
 
+LIBRARIES, TORCH = 2.2e8, 2.2e8
+"""The bytes of a process with the libraries that a prediction loads, and of torch, which sampling loads."""
+
+
+def takes(seconds: float, size: float) -> str:
+    """Describe the estimated time on one core, and the memory in bytes with the loaded libraries, as text.
+
+    >>> takes(8.6, 2.0**30)
+    'about 8.6 s, within 1.2 GiB'
+    """
+    return f"about {duration(seconds)}, within {format_bytes(size + LIBRARIES)}"
+
+
 def seconds_of(text: str) -> float:
     """Parse a duration such as "90s" or "1.5h" into seconds.
 

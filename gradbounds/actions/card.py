@@ -51,7 +51,14 @@ from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
-from theory.first_step.batch_step import GATED_RANGE, LEAST_MEASURED, POSITIONS, RATE_RANGES, batch_steps
+from theory.first_step.batch_step import (
+    GATED_RANGE,
+    LEAST_MEASURED,
+    POSITIONS,
+    RATE_RANGES,
+    batch_steps,
+    cost_of_steps,
+)
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.mean_field.token_laws import LEAST_VOCAB
@@ -71,9 +78,8 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds, seconds a layer and bytes of a card without its batch, and the seconds of a batch from which on
-# both are announced.
-_OTHER_SECONDS, _LAYER_SECONDS, _OTHER_BYTES, _SILENT_SECONDS = 2.7, 0.04, 3e8, 1.0
+# A card's cost without predictions. Its batch counts more than once, as its change is predicted where layers differ.
+_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -123,7 +129,6 @@ class FirstStepOfRun:
         text: name of the text law.
         limits: limits of the batch's prediction.
         cost: estimated cost of the card.
-        is_long: whether the cost is announced.
         line: loss and gradient norm, each with one run's standard deviation. Without a prediction of the batch, the
             norm is NaN, and the loss's deviation is an upper bound.
         texts: norms with the fewest and the most repeats, or None.
@@ -136,7 +141,6 @@ class FirstStepOfRun:
     text: str
     limits: Mapping[str, Any]
     cost: Cost
-    is_long: bool
     line: FirstLine
     texts: tuple[float, float] | None = None
     why_not: str = ""
@@ -158,10 +162,13 @@ class FirstStepOfRun:
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
         batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(batch)
-        others = Cost(_OTHER_SECONDS + _LAYER_SECONDS * stack.depth, _OTHER_BYTES)
-        is_long = is_within and batch.seconds > _SILENT_SECONDS
+        cost = Cost(_LEAST_SECONDS)
+        if is_within and asked.text is not None:
+            cost += replace(batch, seconds=_WITH_CHANGE * batch.seconds)
+            for count in [] if gaps(replace(stack, tokens=2), "first_step") else _positions(stack):
+                cost += cost_of_steps(stack, [*RATES], BATCH, positions=count, networks=_networks(stack))
         line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
-        return cls(asked, stack, text, within, others + batch if is_within else others, is_long, line)
+        return cls(asked, stack, text, within, cost, line)
 
     def plan(self, given: Mapping[str, Any], of: Description, refused: str, *, layers: bool) -> Result:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
@@ -206,17 +213,17 @@ def model_card(
     asked = of.read(given)[0]
     alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without words, the batch of step 1 replaces all sampled numbers of one sequence.
-    coarse = alone and how["patterns"] is None
-    coarse = coarse and not (holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
+    coarse = alone and not (how["patterns"] or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     step = FirstStepOfRun.of(given, of, limits, text) if alone else None
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
+    whole = (of.read(fields)[0], (how | sampled)["patterns"], Budget.of(how["max_time"], how["memory"]))
+    single, reason, _ = way_or_reason(*whole, coarse=coarse) if step else (None, "", False)
+    step = replace(step, cost=step.cost + single.cost) if step and single else step
     if plan:
-        whole = (of.read(fields)[0], (how | sampled)["patterns"], Budget.of(how["max_time"], how["memory"]))
-        reason = way_or_reason(*whole, coarse=coarse)[1] if step else ""
         return step.plan(given, of, reason, layers=layers) if step else predict_plan(given, of, **how)
-    with shown("predicting step 1", step.cost.seconds * step.is_long) if step else nullcontext():
+    with shown("predicting step 1", step.cost) if step else nullcontext():
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
         table = result.columns()
         if result.values["no_rule"]:
@@ -368,17 +375,11 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
-    soon = [POSITIONS] if fine else [
-        count
-        for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
-        if count <= stack.vocab
-        and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
-    ]  # fmt: skip
-    if not soon:
+    counts = [POSITIONS] if fine else _positions(stack)
+    if not counts:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
-    # The rates of single tied networks differ by up to 1.6 times.
-    networks, critical = None if fine else 1 + (stack.embeddings == "tied"), dict[Optimizer, float]()
-    for count in (*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]):
+    networks, critical = None if fine else _networks(stack), dict[Optimizer, float]()
+    for count in counts:
         try:
             steps = batch_steps(batch, [*RATES], result.values["batch"], law, positions=count, networks=networks)
         except ValueError:  # such as a mask of its own, for one number of tokens
@@ -386,7 +387,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
     exact = dict.fromkeys(RATES, 1.0), 1.0, (1.0, 1.0)
-    fewer, more, scales = (_FEWER, _MORE, _OF_SCALE) if soon[0] < POSITIONS else exact
+    fewer, more, scales = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least, most = (scale * times for times in scales)
     ranges = {name: rate_range(stack, least, name) for name in RATES}
     known = f"{'perhaps ' * (most >= LEAST_MEASURED)}extrapolated"
@@ -395,10 +396,26 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
     known = "in 9 of 10 networks" if least >= LEAST_MEASURED else known
-    return {"positions": soon[0], "kernel_scale": scale, "evidence": known} | {
+    return {"positions": count, "kernel_scale": scale, "evidence": known} | {
         name: {"rate": rate, "low": rate * fewer[name] * ranges[name][0], "high": rate * more * ranges[name][1]}
         for name, rate in critical.items()
     }
+
+
+def _positions(stack: Stack) -> list[int]:
+    # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
+    soon = [
+        count
+        for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
+        if count <= stack.vocab
+        and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
+    ]
+    return [*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]] if soon else []
+
+
+def _networks(stack: Stack) -> int:
+    # Return the number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
+    return 1 + (stack.embeddings == "tied")
 
 
 def _named(name: str, given: Mapping[str, Any], of: Description) -> str:

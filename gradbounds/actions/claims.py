@@ -11,6 +11,7 @@ from checks.verdict import Verdict, at_size
 from gradbounds.help_text import prose_width
 from gradbounds.progress import estimated, working
 from gradbounds.result import Result
+from gradbounds.units import duration
 from theory import CLAIMS, Claim
 from theory.paper.claims import sources
 from theory.stack.placements import COMPOSITIONS
@@ -71,7 +72,7 @@ def draw_published(name: str, path: Path) -> Result:
     shown = published_panels(named[0]) if named else []
     if not shown or path.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"figure requires FILE.png, .svg or .pdf and a claim such as CP1, OT1 or TS1, got {name!r}.")
-    with estimated("predicting published points", published_seconds(named[0])):
+    with estimated(f"predicting published points: about {duration(published_seconds(named[0]))}"):
         save(published(named[0]), path.parent, path.stem, suffixes=[path.suffix[1:]])
     return Result(about=f"figure of {name}", lines=[str(path), *dict.fromkeys(panel["locator"] for panel in shown)])
 

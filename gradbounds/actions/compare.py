@@ -96,13 +96,13 @@ def compare_steps(
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
     stepped = [stack for stack in stacks if not (is_list or gaps(replace(stack, tokens=2), "first_step"))]
-    cost = sum((cost_of_steps(stack, len(RATES), sequences) for stack in stepped), cost)
+    cost = sum((cost_of_steps(stack, [*RATES], sequences) for stack in stepped), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = batch_text(sequences, lengths, asked.text)
     if plan:
         what = f"step 1 of {len(each)} networks, before and after each change{', with critical rates' * bool(stepped)}"
         return planned((whole, notes, of), at, what, cost)
-    with shown(f"comparing {len(each)} networks", cost.seconds):
+    with shown(f"comparing {len(each)} networks", cost):
         steps = [
             _step(variant, sequences, of, limits, rates=not is_list, every_layer=every_layer)
             for variant in each.values()

@@ -44,9 +44,6 @@ _GATED_POWER = 2
 # estimate, or the last.
 _WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
 
-# The peak of a text's memory over the estimate of its kernels: 1.7 to 2.2 in GPT-2, Llama 3 8B and Qwen3 30B.
-_PEAK = 2.0
-
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
 COARSE = 0.09
@@ -270,11 +267,10 @@ def cost_of_batch(
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     cost = prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse)
-    cost = replace(cost, bytes=cost.bytes * (1.0 if law is None else _PEAK))
     if law is None and _is_derived(stack):
         few = replace(two, tokens=min(stack.tokens, _FEW))
         derived = prediction_cost(few, patterns=2, grouped=True, text=True, coarse=True)
-        cost = replace(cost, seconds=cost.seconds + 2 * derived.seconds)
+        cost += derived + derived
     return cost, grouped
 
 
@@ -327,7 +323,7 @@ def scale_of_batch(
     def scale() -> NoiseScale:
         keep_freed_memory()  # of a layer, for the next one
         threads = one_numpy_thread() if grouped else nullcontext()
-        with shown(f"predicting the first step within {format_bytes(cost.bytes)}", cost.seconds), threads:
+        with shown("predicting the first step", cost), threads:
             return noise_scale(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )

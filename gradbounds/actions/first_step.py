@@ -1,6 +1,5 @@
 """The view `gradbounds predict --first-step`: the critical learning rate of step 1, predicted and measured."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -8,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from checks.trust import NUMBERS
@@ -17,12 +14,12 @@ from figures.first_step import first_step_rates
 from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines
 from gradbounds.actions.plan import batch_text, planned
-from gradbounds.budget import SOON, Budget
+from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration, format_bytes
+from gradbounds.units import TORCH, duration
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from theory import NoRuleError, Stack
@@ -41,7 +38,7 @@ _LARGEST = 2e8
 _UNASKED = 16
 
 # Seconds of a prediction at twice a size that is made unasked, and what is doubled.
-_CHEAP = 0.5
+_CHEAP = 0.25
 _MORE = "\nHow the rate grows with d, L, n, V and the batch takes longer: --all."
 _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("sequences", "batch"))
 
@@ -76,29 +73,30 @@ def first_steps(
     for name, count, least in (("draws", draws, 2), ("seed", seed, 0)):  # one draw has no error
         if count is not None:
             check_count(name, count, least)
-    cost, pace = cost_within(stacks, optimizers, budget, patterns)
+    cost = cost_within(stacks, optimizers, budget, patterns)
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     of_networks = sum(k * network_seconds(stack, len(optimizers)) for stack, k in zip(stacks, counts, strict=True))
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
-    doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
-    seconds = pace * cost.seconds
-    whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
+    doubling = sum((each.cost for each in twice), Cost())
+    whole = Cost((cost + doubling).seconds + of_networks, (cost + doubling).bytes + TORCH)
     if plan:
         names, (first, *_) = ", ".join(NAMES[name] for name in optimizers), stacks
         what = f"critical learning rates of {names}; networks: {len(stacks)}"
-        network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
-        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
-    if whole > SOON:
-        print(takes, file=sys.stderr, flush=True)
-    rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)
+        parts = (("sampled networks", of_networks), ("rates at twice each size", doubling.seconds))
+        lines = [f"  of these  about {duration(seconds)} for {words}" for words, seconds in parts if seconds]
+        at = batch_text(first.sequences, first.tokens, None)
+        return planned((first, notes, Description()), at, what, whole, *lines)
+    with shown("predicting the first step", whole):
+        rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)
+        doubled = _doubled(twice, late, rows, patterns)
     return Result(
         about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
             *drawn_lines(notes), *table_lines(rows), *exponent_lines(rows),
-            *_doubled(twice, late, rows, patterns, pace),
+            *doubled,
             *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
@@ -107,21 +105,12 @@ def first_steps(
     )  # fmt: skip
 
 
-def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> str:
-    # State the time and the memory of the theory, and the time of sampled networks and of doubled sizes.
-    of_samples = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
-    of_sizes = f", and rates at twice each size about {duration(doubling)}" if doubling else ""
-    return f"theory of the first step takes about {duration(seconds)} and {format_bytes(size)}{of_samples}{of_sizes}."
-
-
 def _stepped(
     every: Sequence[tuple[Stack, int]], optimizers: tuple[Optimizer, ...], seed: int, patterns: int | None
 ) -> pd.DataFrame:
     # Return a row for every network and optimizer, with measurements in the given number of sampled networks.
     rows: list[dict[str, Any]] = []
-    for stack, count in track(
-        every, description="stepping", disable=not sys.stderr.isatty(), transient=True, console=Console(stderr=True)
-    ):
+    for stack, count in every:
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -280,17 +269,12 @@ def _twice(
     return larger, late
 
 
-def _doubled(
-    twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None, pace: float
-) -> list[str]:
+def _doubled(twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None) -> list[str]:
     # Return lines with the powers of a network's critical rates when each size is doubled.
     rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
     powers: dict[Optimizer, list[str]] = {}
-    for k, each in enumerate(twice, 1):
-        with shown(
-            f"rate of {NAMES[each.optimizer]} at twice {each.symbol}, {k} of {len(twice)}", pace * each.cost.seconds
-        ):
-            larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
+    for each in twice:
+        larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
         powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
     lines = [f"{NAMES[optimizer]}: {', '.join(of)}" for optimizer, of in powers.items()]
     if late:

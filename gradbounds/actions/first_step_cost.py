@@ -43,10 +43,8 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
     return steps
 
 
-def cost_within(
-    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
-) -> tuple[Cost, float]:
-    """Return the estimated cost of predicting first steps, and measured time / estimated time on this machine.
+def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
+    """Return the estimated cost of predicting first steps, if it is within the budget by this machine's clock.
 
     Raises:
         OverBudgetError: the cost exceeds the budget; the error states by how much, and how many tokens fit.
@@ -57,10 +55,10 @@ def cost_within(
 
     cost = steps_cost(stacks, optimizers, patterns)
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
-    pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0)
-    paced = replace(cost, seconds=cost.seconds * (pace if budget.is_clocked else 1.0))
+    pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0) if budget.is_clocked else 1.0
+    paced = replace(cost, seconds=cost.seconds * pace)
     if budget.holds(paced) and budget.has_room(paced):
-        return cost, pace
+        return cost
     within = replace(budget, seconds=budget.seconds * cost.seconds / paced.seconds)
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
     shorter = (fewer for fewer in tokens if within.holds(costs(fewer)))

@@ -121,16 +121,16 @@ def predict_rate(
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
-    # The factor of the batch needs SGD's step; Muon has noise with the rank of a text, and positions whose ids differ.
-    solved = len(optimizers) + (of_text is not None and "sgd" not in optimizers) + 5 * ("muon" in optimizers)
-    cost = cost_of_steps(stack, solved, batch)
+    # The factor of the batch needs SGD's step.
+    solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}
+    cost = cost_of_steps(stack, [*solved], batch)
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
     if plan:
         names = ", ".join(NAMES[name] for name in optimizers)
         what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
-    with shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds), one_numpy_thread():
+    with shown(f"predicting the first step of {len(optimizers)} optimizers", cost), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)
         scale, slowed = (None, "") if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:

@@ -11,8 +11,10 @@ from gradbounds.budget import Budget, way
 from gradbounds.described_network import Description
 from gradbounds.network_comparison import length_lines
 from gradbounds.network_text import drawn_lines, ends_of_layers, note_lines, title, with_cosines
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from theory.configurations import drawn_by
+from theory.mean_field.cost import Cost
 
 # What a ratio gains from the least number of tokens to the largest where it is said to grow.
 _GROWN = 1.1
@@ -40,7 +42,8 @@ def predict_lengths(
     budget = Budget.of(max_time, memory)
     read = {n: of.read({**given, "tokens": n}) for n in sorted(set(lengths))}
     ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}
-    tables = {n: layer_table(predicted(each), None) for n, each in ways.items()}
+    with shown("predicting the gradients", sum((each.cost for each in ways.values()), Cost())):
+        tables = {n: layer_table(predicted(each), None) for n, each in ways.items()}
     stack, notes = read[max(read)]
     named = title(stack, ", ".join(map(str, read)))
     counts: dict[str, list[str]] = {}

@@ -35,7 +35,7 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration
+from gradbounds.units import takes
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
@@ -175,29 +175,30 @@ class _Theory:
         gated = COARSE if self._correction == 1.0 else _OF_CORRECTED
         return gated if (self._coarse is True and self.stack.ffn == "gated") else _OF_COARSE * bool(self._coarse)
 
-    def seconds(self, stack: Stack) -> float:
-        """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
+    def cost(self, stack: Stack) -> Cost:
+        """Estimate the cost of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns, coarse=self._coarse)
         except (NoRuleError, ValueError):  # which `line` says
-            return 0.0
-        return cost.seconds if self.budget.holds(cost) else 0.0
+            return Cost()
+        return cost if self.budget.holds(cost) else Cost()
 
     def quick_cost(self, *, coarse: bool) -> Cost:
         """Estimate the cost of predicting the network itself, as `healthy` does."""
         self._coarse = False
-        if self.seconds(self.stack) > _SOON:
+        if self.cost(self.stack).seconds > _SOON:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
     def plan(
-        self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, *, coarse: bool
+        self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
     ) -> Result:
         """Return the description and the cost of judging a log."""
         cost, what = self.quick_cost(coarse=coarse), f"loss and gradient norm, to judge {logged}"
-        seconds = sum(self.seconds(other) for _, other, _ in _other_weights(given, self.of, self.stack))
-        also = f"  If the log is not as predicted, testing causes takes up to {duration(seconds)} more."
-        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=seconds)
+        others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
+        causes = sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
+        also = f"  causes    {takes(causes.seconds, causes.bytes)}, if the log is not as predicted"
+        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=causes.seconds)
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -218,7 +219,7 @@ class _Theory:
         Their norms are multiplied by the network's own norm over its norm with coarse groups.
         """
         self._coarse, before = False, self._coarse
-        self._coarse = self.seconds(self.stack) > _SOON
+        self._coarse = self.cost(self.stack).seconds > _SOON
         if self._coarse != before:
             self._correction = healthy.line.norm / self.line(self.stack, notes, self.law).norm
 
@@ -244,15 +245,15 @@ class _Theory:
         loss = cross_entropy(min(stack.output_scale, LARGEST_SCALE), stack.vocab)
         deviation = largest_loss_deviation(stack, self.batch, self.law) + _OF_EPSILON * loss
         line = FirstLine(loss, deviation, math.nan, math.nan, is_bound=True)
-        is_known = is_read_out and self._coarse and self.seconds(stack) and stack.output_scale <= LARGEST_SCALE
+        is_known = is_read_out and self._coarse and self.cost(stack).seconds and stack.output_scale <= LARGEST_SCALE
         return line if is_known and not Cause("", line).explains(logged) else None
 
     def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
         left = [other for _, other, _, line in others if line is None]
-        seconds = 0.0 if self._is_known else min(sum(map(self.seconds, left)), self.budget.seconds)
-        with shown(f"predicting the first step of {len(left)} other networks", seconds):
+        cost = Cost() if self._is_known else sum(map(self.cost, left), Cost())
+        with shown(f"predicting the first step of {len(left)} other networks", cost):
             for words, other, notes, line in others:
                 try:
                     yield Cause(words, line or self.line(other, notes, self.law))
@@ -287,7 +288,7 @@ def predict_logged(
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     if plan:
         at = batch_text(batch, stack.tokens, text, of_tokens)
-        return theory.plan(given, notes, at, logged, coarse=not read.line.parameters)
+        return theory.plan(given, notes, at, logged, read.line, coarse=not read.line.parameters)
     known = text == ZIPF if is_default or text is None else None
     with each_once():
         for coarse in (False,) if read.line.parameters else (True, False):
@@ -384,8 +385,7 @@ def _judged(
     if known is not None:
         start = None if theory.law is None else (theory.law.across, healthy.line)
         try:
-            with shown("predicting the first step for other texts", theory.seconds(stack)):
-                texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
+            texts = _of_text(stack, start, lambda law: theory.line(stack, notes, law), printed)
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others

@@ -5,7 +5,7 @@ from typing import Any
 
 from gradbounds.described_network import Description
 from gradbounds.result import Result
-from gradbounds.units import duration, format_bytes
+from gradbounds.units import takes
 from theory import Stack
 from theory.configurations import Note, model_type
 from theory.mean_field.cost import Cost
@@ -13,9 +13,6 @@ from theory.stack import TITLES
 
 # The name for a text without a law, in which all tokens differ, and the default text law of other vocabularies.
 DISTINCT, ZIPF = "distinct", "zipf:1"
-
-# The bytes of a process with the libraries that a prediction loads.
-_LIBRARIES = 1.2e8
 
 
 def batch_text(sequences: int, tokens: int | str, text: str | None, of_tokens: str = "") -> str:
@@ -57,7 +54,7 @@ def planned(
         about=f"the cost of predicting {name}",
         values={"stack": network[0], "seconds": cost.seconds, "bytes": cost.bytes, **values},
         lines=[
-            f"{name}: {batch}", f"  computes  {what}", f"  time      about {duration(cost.seconds)} on one core",
-            f"  memory    about {format_bytes(cost.bytes + _LIBRARIES)}", *lines,
+            f"{name}: {batch}", f"  computes  {what}",
+            f"  cost      {takes(cost.seconds, cost.bytes)} (one core)", *lines,
         ],
     )  # fmt: skip

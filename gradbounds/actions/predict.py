@@ -29,7 +29,7 @@ from gradbounds.network_text import (
 )
 from gradbounds.progress import LONG, shown
 from gradbounds.result import Frames, Result
-from gradbounds.units import duration, format_bytes
+from gradbounds.units import TORCH, takes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.configurations import Note, drawn_by, model_type
@@ -161,11 +161,11 @@ def predict_plan(
             search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
             cost += (_larger(chosen, budget) or ({}, Cost()))[1] + Cost(search)
         if not chosen or (draws and network is stack):
-            cost += Cost(*_sampling_cost(network, draws or _DRAWS))
+            cost += _sampling_cost(network, draws or _DRAWS)
             how += f"; {draws or _DRAWS} sampled networks"
         whole += cost
         rows.append({"stack": network, "seconds": cost.seconds, "bytes": cost.bytes, "way": how})
-        lines.append(f"  {name}: {how}, about {duration(cost.seconds)} and {format_bytes(cost.bytes)}")
+        lines.append(f"  {name}: {how}, {takes(cost.seconds, cost.bytes)}")
     at = batch_text(stack.sequences, " and ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
     what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
     return planned((stack, notes, of), at, what, whole, *lines, networks=rows)
@@ -181,7 +181,7 @@ def predicted(chosen: Way) -> Prediction:
     cost = chosen.cost
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
-    with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
+    with shown("predicting the gradients", cost):
         return chosen.predicted()
 
 
@@ -201,7 +201,7 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
     if (larger := _larger(chosen, budget)) is None:
         return None
     arguments, cost = larger
-    with shown("predicting twice the width and twice the depth", cost.seconds):
+    with shown("predicting twice the width and twice the depth", cost):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 
@@ -211,29 +211,24 @@ def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> No
     Raises:
         ValueError: neither is within the budget; the error states the cost of both.
     """
-    seconds, peak = _sampling_cost(stack, draws)
-    if reason and (seconds > budget.seconds or peak > budget.bytes):
-        raise ValueError(
-            f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {format_bytes(peak)}."
-        )
+    cost = _sampling_cost(stack, draws)
+    if reason and not budget.holds(Cost(cost.seconds, cost.bytes - TORCH)):
+        raise ValueError(f"{reason}. Sampling {draws} networks would take {takes(cost.seconds, cost.bytes)}.")
 
 
-def _sampling_cost(stack: Stack, draws: int) -> tuple[float, float]:
-    # Return the seconds and the bytes that sampling takes.
+def _sampling_cost(stack: Stack, draws: int) -> Cost:
+    # Return the cost of sampling.
     from simulate import Cell  # late: torch takes longer to load than a prediction takes
     from simulate.runs.cost import block_bytes, block_work
 
     cell = Cell(stack)
-    return block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
+    return Cost(block_work(cell).cost * cell.blocks(draws), block_bytes(cell) + TORCH)
 
 
 def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
-    # Late: torch takes longer to load than a prediction takes.
-    from simulate import Cell, sample
-    from simulate.runs.cost import block_work
+    from simulate import sample  # late: torch takes longer to load than a prediction takes
 
-    cell = Cell(stack)
-    with shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
+    with shown(f"sampling {draws} networks", _sampling_cost(stack, draws)):
         return sample(stack, draws=draws, seed=seed)
 
 

@@ -19,6 +19,7 @@ from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
+from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
@@ -96,7 +97,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     before, not_advised = _own_token(stack, table)[0], ""
-    with shown("testing changes that even out the layers", sum(chosen.cost.seconds for _, _, chosen in changes)):
+    with shown("testing changes that even out the layers", sum((chosen.cost for *_, chosen in changes), Cost())):
         for words, values, chosen in changes:
             try:
                 after, chance = _own_token(chosen.stack, chosen, before)

@@ -13,6 +13,6 @@ def test_points_are_drawn_over_theory(source):
 
 def test_a_figure_says_its_seconds_and_a_claim_without_points_has_one_line(tmp_path, capsys):
     assert main(["claims", "TS1", "--figure", str(tmp_path / "a.png"), "--json"]) == 0
-    assert "published points, about 1." in capsys.readouterr().err
+    assert "published points: about 1." in capsys.readouterr().err
     assert main(["claims", "KE2", "--figure", str(tmp_path / "a.png")]) == 2
     assert "figure requires" in capsys.readouterr().err

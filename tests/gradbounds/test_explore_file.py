@@ -18,6 +18,7 @@ from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
 from theory import Stack, predict
 from theory.configurations.published import PUBLISHED
+from theory.mean_field.cost import Cost
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
@@ -147,7 +148,7 @@ def test_a_file_says_how_long_the_rest_takes(capsys, monkeypatch):
 
 
 def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch):
-    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", 9.0).__enter__())
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", Cost(9.0)).__enter__())
     answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
     assert [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["4", *["answers:"] * 4]
 

@@ -35,6 +35,7 @@ from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
 from theory.first_step.rules import RULES, Rules, spread_muon_rule
+from theory.first_step.samples import gaussian_sample_count
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.cost import Cost
@@ -327,7 +328,7 @@ class _Represented:
         few, law = replace(stack, tokens=n, sequences=1), frequencies
         inputs = word_inputs(few, np.append(chosen.words, 0)[None]) if len(np.unique(chosen.words)) < n else None
         solution = TwoPassSolution.of(few, seed, _SAMPLES, inputs, chosen.attention)
-        count, tied = networks or int(np.clip(_NUMBERS // (n * few.vocab), _LEAST, _MOST)), holds_words(few)
+        count, tied = networks or _network_count(n, few.vocab), holds_words(few)
         if tied:  # the first classes are the words of the positions
             law = np.concatenate([law[chosen.words], np.delete(law, chosen.words)])
         root = few.output_scale * eigen_root(solution.forward.output[0] if tied else solution.output)
@@ -392,18 +393,31 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
     return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 
-def cost_of_steps(stack: Stack, optimizers: int, sequences: int) -> Cost:
-    """Return the estimated time on one core and memory of the steps of so many optimizers for a batch.
+def cost_of_steps(
+    stack: Stack, optimizers: Sequence[Optimizer], sequences: int, *, positions: int = POSITIONS,
+    networks: int | None = None,
+) -> Cost:  # fmt: skip
+    """Return the estimated time on one core and memory of `batch_steps` with the same arguments.
 
-    They are sums of the leading terms. A batch of at most 64 positions is sampled eight times, with one network each.
+    Every layer keeps arrays of every head with n² or n d_k numbers, kernels of every network, and samples of its units.
+    In addition, there are the units' samples times n², and a few arrays of logits. Muon has a second network.
     """
-    n = min(POSITIONS, sequences * stack.tokens)
-    batches, networks = 1, float(np.clip(_NUMBERS // (POSITIONS * stack.vocab), _LEAST, _MOST))
-    if sequences * stack.tokens <= POSITIONS:
-        batches, networks = _MOST, 1.0
-    logits = networks * n * stack.vocab
-    layers = stack.depth * (2.5e-3 + 7.5e-6 * n**2 * (1 + (stack.ffn == "gated")))
-    return Cost(optimizers * batches * (layers + (5e-8 + 3.5e-9 * n) * logits), 96.0 * logits)
+    n, batches, tied = min(positions, sequences * stack.tokens), 1, holds_words(stack)
+    if sequences * stack.tokens <= positions and networks is None:
+        batches, networks = _MOST, 1
+    count = networks or _network_count(n, stack.vocab)
+    heads = stack.heads * bool(stack.query_key_scale)
+    logits, samples = float(count * n * stack.vocab), gaussian_sample_count(n, _SAMPLES) + 2 * n
+    layer = 2.5e-3 + 8.5e-6 * n**2 + 1e-6 * heads * n**2 * (count if tied else 1 + count / 8)
+    seconds = stack.depth * layer + (2e-8 + 1e-9 * n) * (1 + tied) * logits
+    kept = heads * n * (16 * count * n if tied else 12 * (n + stack.key_width)) + 12 * count * n**2 + 8 * samples * n
+    numbers, muon = stack.depth * kept + 5 * samples * n**2 + (8 if tied else 5) * logits, "muon" in optimizers
+    return Cost((len(optimizers) + 5 * muon) * batches * seconds, 8.0 * (1 + muon) * numbers)
+
+
+def _network_count(positions: int, vocab: int) -> int:
+    """Return the number of networks whose logits are sampled."""
+    return int(np.clip(_NUMBERS // (positions * vocab), _LEAST, _MOST))
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:

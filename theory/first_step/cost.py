@@ -1,14 +1,14 @@
 """Estimates of the computing time and memory that the prediction of a first optimizer step takes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from theory.coverage import holds_words
 from theory.first_step.output_matrix import product_count
 from theory.first_step.outputs import CHUNK, pattern_count, sample_count
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import STREAM_SAMPLES
 from theory.first_step.samples import SAMPLES, gaussian_sample_count
-from theory.mean_field.cost import Cost, measured_seconds, prediction_cost
+from theory.mean_field.cost import Cost, measured_seconds
 from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
@@ -29,18 +29,19 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
     drawn = pattern_count(stack, patterns)
     n, networks, most = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn), SAMPLES // drawn
     numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
-    outputs = numbers * (1.35e-7 + 5e-8 * (optimizer == "adam") + 1.2e-9 * n)
+    outputs = numbers * (4e-8 + 1e-8 * (optimizer == "adam") + 1.2e-9 * n)
     memory = 2.0 * numbers + 9.0 * min(numbers, max(CHUNK, n * stack.vocab))
     layer, kept = _layer(stack, optimizer, kernels, gaussian_sample_count(n, most))
     if stack.query_key_scale:  # patterns of every head on the way up, twice down, and up with tokens that move
-        passes = kernels * (5.0 if optimizer in LINEAR else 7.0)
+        passes = kernels * 5.0
         layer += stack.heads * n**2 * (passes * (4e-8 + 8e-10 * n) + 4e-7 + 3e-9 * n + 2.4e-9 * stack.key_width)
         kept += stack.heads * n**2 * (4.0 * kernels + 16.0)
+        if holds_words(stack):
+            layer += stack.heads * n**2 * networks * (1e-6 if optimizer in LINEAR else 2.6e-6)
     if stack.output_transform == "added":
         outputs += layer / 2 + (4e-10 * product_count(numbers, most) * numbers if optimizer == "adam" else 0.0)
-    below = prediction_cost(replace(stack, query_key_scale=0.0, query_key_norm="none"))
-    seconds = (1e-3 + outputs + stack.depth * layer + below.seconds) * drawn
-    return Cost(seconds, max(_NUMBER * (stack.depth * kept + memory), below.bytes))
+    seconds = (1e-3 + outputs + stack.depth * layer) * drawn
+    return Cost(seconds, _NUMBER * (stack.depth * kept + memory))
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:

@@ -90,8 +90,8 @@ def prediction_cost(
     if grouped:
         text = text or holds_words(stack)
         count = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
-        once, each, memory = _of_groups(stack, text=text, coarse=coarse)
-        return Cost(once + each * count, memory * min(count, _at_once(stack, memory, text=text)))
+        once, each, memory, peak = _of_groups(stack, text=text, coarse=coarse)
+        return Cost(once + each * count, peak * min(count, _at_once(stack, memory, text=text)))
     if windows == 0 and is_exchangeable(stack):  # kernels of two numbers each
         return Cost(0.01 + 1e-4 * sum(part.depth for part in stack.parts), _TABLES)
     entries = max(1, windows // stack.sequences)
@@ -154,7 +154,7 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     twice. With groups of tokens there are at most 64 samples, and at least 2 for several sequences.
     """
     if grouped:
-        once, each, _ = _of_groups(stack, text=text)
+        once, each, *_ = _of_groups(stack, text=text)
         least = 4 if stack.sequences == 1 else 2
         return int(np.clip(_QUICK_SECONDS // (once + each), least, 64)) if is_fluctuating(stack) else 1
     dropped = stack.attention_dropout or stack.source_tokens
@@ -286,8 +286,12 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
-def _of_groups(stack: Stack, *, text: bool, coarse: Coarse = False) -> tuple[float, float, float]:
-    """Return the cost with groups of tokens: seconds without samples, seconds for a sample, bytes for a sample."""
+def _of_groups(stack: Stack, *, text: bool, coarse: Coarse = False) -> tuple[float, float, float, float]:
+    """Return the cost with groups of tokens: seconds without samples, seconds for a sample, and its bytes twice.
+
+    The first number of bytes decides how many samples are predicted at once. The second one is the peak: a text keeps
+    every layer for both passes, and its first layer has the most heads.
+    """
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     chosen = has_experts(stack) and not text
@@ -303,9 +307,12 @@ def _of_groups(stack: Stack, *, text: bool, coarse: Coarse = False) -> tuple[flo
         + samples * (2.0 + text) * r * r / stack.sequences
         + 2.0 * (heads + samples) * r * stack.key_width
     )
-    memory = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows) + 6.0 * counted
+    passing = 12.0 * pairs + 4.0 * rows
+    memory = peak = kept * stack.depth + 40.0 * members**2 + samples * passing + 6.0 * counted
+    if text:
+        peak = 2.0 * kept * stack.depth + 40.0 * members**2 + max(by_layer) * SAMPLES * passing
     interpolated = stack.activation not in _FORMULAS and bool(stack.norm_epsilon)
-    return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * memory
+    return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * memory, _NUMBER * peak
 
 
 def _of_tokens(stack: Stack) -> tuple[float, float]:

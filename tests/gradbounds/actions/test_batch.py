@@ -298,4 +298,5 @@ def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
     """Its command with every name in the place of gpt2: with how long it takes, at the context."""
     for name in PUBLISHED:
         assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
-        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  time      about \S+ \S+ on", capsys.readouterr().out)
+        said = capsys.readouterr().out
+        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ \S+, within \S+ GiB ", said)

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
+from gradbounds import progress
 from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
@@ -358,11 +359,11 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
 
 def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
     """Norms divide gradients by the rms of the stream, so layer 1 has no large share where the embeddings' rms is 1."""
-    monkeypatch.setattr(card, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LONG", 0.0)
     model = ("predict", "--like", "llama-3-8b", "--width", "1024", "--depth", "6", "--heads", "8", "--vocab", "512")
     assert main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--all"]) == 0
     small, waits = capsys.readouterr()
-    assert waits.startswith("predicting step 1, about 3") and "16 tokens, text zipf:1.1;" in small
+    assert waits.startswith("predicting step 1: about ") and "16 tokens, text zipf:1.1;" in small
     rms = re.search(r"why layer 1 +.* rms: 0.02 before layer 1, (\S+) after it, (\S+) after 6\n", small).groups()
     table = small[small.index("for the batch of 64 sequences") :]
     energies = [float(re.search(rf"\n +{layer} +(\S+)", table)[1]) for layer in range(1, 7)][::5]  # all layers

@@ -104,7 +104,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert main([*line, "--tokens", "2", "--dry-run", "--all"]) == 0
     takes = capsys.readouterr().out
     assert "1 sequence of 2 tokens that all differ\n  computes  critical learning rates of sgd, adam" in takes
-    assert ", and rates at twice each size about " in takes
+    assert re.search(r"\n  of these  about \S+ s for rates at twice each size\n", takes)
     with by_estimates():
         assert main([*line[:4], *"--tokens 32 --vocab 400 --depth 12 --optimizer adam --max-time 3s".split()]) == 2
     assert re.search(r"of --max-time; --tokens \d+ is within the limits; --max-time", capsys.readouterr().err)

@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +14,10 @@ import pytest
 
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from gradbounds import budget, progress
-from gradbounds.actions import card, predict as asked
+from gradbounds.actions import predict as asked
 from gradbounds.cli import main
 from gradbounds.network_text import drawn_lines, with_cosines
-from gradbounds.units import duration
+from gradbounds.units import takes
 from simulate import sample
 from theory import Stack, predict
 from theory.configurations import stack_from_config
@@ -171,8 +174,8 @@ def test_how_long_it_takes_is_said_before(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LONG", 1e-9)
     assert main(["predict", *SMALL]) == 0
     here, larger = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"predicting within [\d.]+ \wi?B, about [\d.e-]+ s", here)
-    assert re.fullmatch(r"predicting twice the width and twice the depth, about [\d.e-]+ s", larger)
+    assert re.fullmatch(r"predicting the gradients: about [\d.e-]+ s, within [\d.]+ \wi?B", here)
+    assert re.match(r"predicting twice the width and twice the depth: about [\d.e-]+ s, within ", larger)
 
 
 def test_layers_double_unless_all_are_asked_for(capsys):
@@ -402,7 +405,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     assert (many["seconds"], many["bytes"]) == pytest.approx((expected.seconds, expected.bytes), rel=1e-3)
     assert found["seconds"] == pytest.approx(few["seconds"] + many["seconds"])
     said = printed(capsys, "--dry-run", "--compare", "placement=pre", "--draws", "8")
-    assert re.search(r"\n  network: .*; 8 sampled networks, about \S+ s and .*\n  placement=pre: [^;]*$", said)
+    assert re.search(r"\n  network: .*; 8 sampled networks, about \S+ s, within .*\n  placement=pre: [^;]*$", said)
     experts = ["predict", "--like", "qwen3-30b-a3b", "--tokens", "64", "--compare", "depth=24", "--dry-run", "--json"]
     assert main(experts) == 0 and json.loads(capsys.readouterr().out)["seconds"] < 20, "no critical rates for experts"
     refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")
@@ -411,13 +414,13 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("flags", "announced"), [
     ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting the first step"),
+    ("--first-step", "predicting the first step"), ("--tokens 8 16", "predicting the gradients"),
     ("--compare placement=peri", "comparing 2 networks"), ("--compare", "comparing"),
     ("--learning-rate 1e-3", "predicting the first step of 2 opt"), ("--batch 8 --logged LOG", "predicting the first"),
 ])  # fmt: skip
-def test_a_dry_run_has_the_announced_seconds(flags, announced, monkeypatch, capsys, tmp_path):
-    """A small network with a low limit, from which on seconds are announced."""
+def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypatch, capsys, tmp_path):
+    """Both print one estimate in the same words, in one line."""
     monkeypatch.setattr(progress, "LONG", 1e-9)
-    monkeypatch.setattr(card, "_SILENT_SECONDS", 0.0)
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 5.0, "grad_norm": 2.0}')
     model = "--like gpt2 --width 32 --depth 2 --heads 2 --vocab 128 --tokens 16 --patterns 2".split()
     model = model[:-2] if "rate" in flags else model
@@ -427,4 +430,18 @@ def test_a_dry_run_has_the_announced_seconds(flags, announced, monkeypatch, caps
     assert (plan["stack"]["tokens"], plan["stack"]["width"]) == (16, 32)
     assert main(line) in (0, 1)
     lines = [each for each in capsys.readouterr().err.splitlines() if each.startswith(announced)]
-    assert lines[0].endswith(f", about {duration(plan['seconds'])}")
+    assert lines[0].partition(": ")[2] == takes(plan["seconds"], plan["bytes"])
+    assert main([*line, "--dry-run"]) == 0 and f"\n  cost      {lines[0].partition(': ')[2]}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
+def test_the_announced_memory_is_an_upper_bound_within_a_factor_of_1_5():
+    """The announced memory is the whole process's, with its libraries."""
+    code = (
+        "import pathlib, re; from gradbounds import cli, progress; progress.LONG = 0.0; cli.main(); print(*re.findall("
+    )
+    code += r"'VmHWM:\s*(.*) kB', pathlib.Path('/proc/self/status').read_text()))"
+    model = "--like gpt2 --width 256 --depth 2 --heads 4 --tokens 32 --compare depth=1".split()
+    done = subprocess.run([sys.executable, "-c", code, "predict", *model], capture_output=True, text=True, check=True)
+    most, used = float(re.search(r"within ([\d.]+) MiB\n", done.stderr)[1]), float(done.stdout.split()[-1]) / 2**10
+    assert most / 1.5 < used < most, (used, most)

@@ -1,5 +1,6 @@
 """The step of a batch of text: the positions that represent it, and the scale of its tangent kernel."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -66,4 +67,15 @@ def test_a_small_batch_costs_eight_batches():
     plain = Stack(width=64, vocab=128, tokens=16, depth=2)
     gated = replace(plain, depth=6, heads=8, vocab=512, ffn="gated", activation="silu", query_key_scale=1.0)
     for stack, sequences, seconds in ((plain, 4, 1.08), (plain, 64, 0.16), (gated, 4, 6.47), (gated, 64, 1.12)):
-        assert cost_of_steps(stack, 2, sequences).seconds == pytest.approx(seconds, rel=0.25)
+        assert cost_of_steps(stack, ["sgd", "adam"], sequences).seconds == pytest.approx(seconds, rel=0.25)
+
+
+@pytest.mark.parametrize("more", [{}, {"heads": 16}, {"embeddings": "tied"}, {"vocab": 2**15, "width": 256}])
+def test_the_memory_of_a_step_is_an_upper_bound(more):
+    """Of the arrays that are held at once, up to a factor of 1.5."""
+    stack = replace(STACK, tokens=256, depth=3, **{"heads": 8, "vocab": 1024} | more)
+    tracemalloc.start()
+    batch_steps(stack, ["sgd", "adam"], 4, TextLaw.zipf(1.0, stack.vocab))
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1.0 < cost_of_steps(stack, ["sgd", "adam"], 4).bytes / held < 1.5
