@@ -25,9 +25,10 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import card_row, reason_of_largest
+from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest
 from gradbounds.network_text import (
     drawn_lines,
+    ends_of_layers,
     gradient_lines,
     matrix_name,
     note_lines,
@@ -46,6 +47,7 @@ from theory import Stack
 from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import gaps, require
+from theory.first_step.noise_scale import NoiseScale
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
@@ -65,6 +67,9 @@ _SECONDS_OF_BYTE = 1.7e-7
 
 # The number of characters that distinguish words from token ids; the share of one token that causes a warning.
 _LOOKED_AT, _FREQUENT = 4096, 0.2
+
+# The smallest difference of the logarithms of a ratio in this and in a much larger batch that is printed.
+_OTHER_RATIO = 0.2
 
 # The smallest relative error of a norm that is printed.
 _SHOWN_ERROR = 0.01
@@ -182,8 +187,7 @@ def predict_batch(
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
-    lost = set(layers["quantity"][np.isnan(layers["predicted"])])
-    known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
+    larger = _of_larger_batch(scale, layers)
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -193,7 +197,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
-            "coarse": coarse,
+            "coarse": coarse, "of_larger_batch": larger,
             "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
@@ -206,8 +210,8 @@ def predict_batch(
             *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
-            *gradient_lines(stack, with_cosines(layers), every_layer=every_layer), *[_LOST] * bool(lost),
-            *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
+            *gradient_lines(stack, with_cosines(layers), every_layer=every_layer),
+            *_below(stack, law, layers, larger), *expert_rows(stack, layers, notes), "",
             _format_noise_scale(scale.whole, law), *[
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
@@ -271,6 +275,29 @@ def norms_by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) ->
     return dict(
         zip(("quantity", "layer", "predicted", "predicted_sem"), map(np.array, zip(*rows, strict=True)), strict=True)
     )
+
+
+def _below(stack: Stack, law: TextLaw | None, layers: Columns, larger: Mapping[str, float]) -> list[str]:
+    # State the ratios first / last layer, in this batch and in a much larger one, and what the table lacks.
+    lost = set(layers["quantity"][np.isnan(layers["predicted"])])
+    known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
+    others = ", ".join(f"dL/d{name} {ratio:.3g}" for name, ratio in larger.items())
+    return [
+        *[_LOST] * bool(lost), *_error_of_words(stack, law), *over_layers(stack, known, "predicted"),
+        *[f"In a much larger batch: {others}."] * bool(larger),
+    ]  # fmt: skip
+
+
+def _of_larger_batch(scale: NoiseScale, layers: Columns) -> dict[str, float]:
+    # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
+    # first. Ratios that are equal within three standard errors are omitted.
+    common, differ = norms_by_layer(scale.product, scale.product_sem), {}
+    for name in first_over_last(layers).keys() & first_over_last(common).keys():
+        here, there = (ends_of_layers(table, name, "predicted") or (1.0, 0.0) for table in (layers, common))
+        apart = abs(math.log(there[0] / here[0]))
+        if apart > _OTHER_RATIO + 3.0 * math.hypot(here[1] / here[0], there[1] / there[0]):
+            differ[name.removeprefix("grad_")] = (-apart, there[0])
+    return {name: ratio for name, (_, ratio) in sorted(differ.items(), key=lambda item: (item[1][0], item[0]))}
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:

@@ -264,7 +264,7 @@ def _rows(
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
-        *_layers(stack, table, run),
+        *_layers(stack, table, run, notes),
         *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
@@ -509,11 +509,13 @@ def _run_lines(
     ]  # fmt: skip
 
 
-def _layers(stack: Stack, table: Columns, run: Result | None) -> list[str]:
+def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note]) -> list[str]:
     # Compares the layers, in the batch of step 1 if it is known.
-    batch = ("in step 1", run.values["gradient_norm"] ** 2) if run else ()
+    others = run.values["of_larger_batch"].items() if run else ()
+    larger = [f" (larger batches: {name} {float(f'{ratio:.2g}'):g}x)" for name, ratio in others]
+    of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
-    lines = layer_lines(stack, run.columns("layers") if run else table, *batch, coarse=coarse)
+    lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
@@ -566,7 +568,7 @@ def _change_lines(
     before, after = change.losses
     loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
     # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
-    of = f"for {change.tokens} tokens a sequence" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
+    of = f"at {change.tokens} tokens" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
     of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
     is_of_batch = run is not None and bool(change.norms or change.tokens)
     effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if is_of_batch else change.effect

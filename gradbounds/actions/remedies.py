@@ -191,7 +191,7 @@ def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     >>> effect({"W1": 1.4, "W2": 3.0, "WK": 2.0}, {"W1": 0.5, "W2": 1.2})
     '0.5x (W1) to 1.2x (W2); less even: W1; unknown: WK'
     """
-    ordered = sorted(after, key=lambda name: after[name])
+    ordered = sorted(after, key=lambda name: float(f"{after[name]:.3g}"))  # equal but for rounding: in order
     sizes = {name: abs(math.log(ratio)) for name, ratio in before.items()}
     less = [name for name in after if abs(math.log(after[name])) > sizes.get(name, math.inf) + LESS_EVEN]
     lists = (("less even", less), ("unknown", [name for name in before if name not in after]))

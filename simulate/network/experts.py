@@ -20,4 +20,6 @@ def expert_weights(
     loads = chosen.sum(1)
     record.layer("expert_load_max", loads.amax(-1) / logits.shape[1])
     record.layer("expert_load_deviation", loads.std(-1, correction=0) / loads.mean(-1))
+    balance = (loads * logits.detach().softmax(-1).mean(1)).sum(-1)
+    record.layer("expert_balance", stack.experts / logits.shape[1] * balance)
     return stack.routed_scale * weights

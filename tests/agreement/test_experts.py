@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from simulate import sample
 from tests.helpers.agreement import off
@@ -13,6 +14,7 @@ from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied import experts as tied
+from theory.stack.weights import gain
 
 CASES = {
     "one of four, its sigmoid": {
@@ -143,3 +145,7 @@ def test_the_fullest_expert_of_a_batch_is_that_of_counted_tokens(cosine):
         replace(stack, experts_per_token=2), text=replace(TextLaw.distinct(512), across=cosine, within=cosine)
     )
     np.testing.assert_allclose(scale.stream["expert_load_max"], np.mean(counts), atol=3.5 * 0.017)
+    # A share of `cosine` of pairs is equal: the balance is linear in it, and 2 for independent tokens.
+    scores = np.sort(softmax(gain(stack, "WR") ** 0.5 * normal((20_000, 16)), axis=-1))
+    expected = 2.0 + cosine * (16 * scores[:, -2:].sum(1).mean() - 2.0)
+    np.testing.assert_allclose(scale.stream["expert_balance"], expected, rtol=0.02)

@@ -23,7 +23,8 @@ from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
-_SQUARE, _VECTOR, _STREAM = "grad_sq_", "vector_sq_", ("hidden_energy", "token_correlation", "expert_load_max")
+_SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
+_STREAM = ("hidden_energy", "token_correlation", "expert_load_max", "expert_balance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +46,8 @@ class NoiseScale:
         loss_moments: S and C of the loss's variance over networks, labels and texts, for one sequence and between
             two; None if only a share of the positions counts, or if embeddings are tied and there is no law of text.
         stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence. With experts and
-            a text, "expert_load_max" (L,) is the share of a large batch's tokens that the fullest expert takes.
+            a text, "expert_load_max" (L,) is the share of a large batch's tokens that the fullest expert takes, and
+            "expert_balance" its load-balancing loss, of which k experts with even loads have k.
     """
 
     stack: Stack

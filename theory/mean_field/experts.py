@@ -33,6 +33,8 @@ COUNTED = 1024
 
 # The angles between two tokens at which products of routings are averaged, and the number of sampled logits for each.
 _ANGLES, _LOGITS, _MOST_LOGITS = np.linspace(0.0, 0.6 * np.pi, 17), 2**19, 2**15
+# Of these samples, one in so many suffices for the balance, within 1%.
+_EVERY = 4
 
 # The cosines of tokens at which the largest load is averaged, and the sampled networks and their tokens for each.
 _COSINES, _NETWORKS, _TOKENS = np.linspace(0.0, 0.9999, 17), 200, 16
@@ -95,12 +97,14 @@ class MeanRouting:
         slopes: mean factor of K_ij G_ij in `Routing.at_logits`.
         first: mean factor of E1_ij K_ij K_ii there.
         second: mean factor of E2_ij K_ii K_jj there.
+        balance: mean of E Σ_e c_ie π_je, with 1 for a chosen expert in c_i, and the softmax π_j of all logits.
     """
 
     overlap: Array
     slopes: Array
     first: Array
     second: Array
+    balance: Array
 
     @classmethod
     def of(cls, stack: Stack, role: str, kernel: Array) -> MeanRouting:
@@ -133,7 +137,7 @@ class MeanRouting:
 
 @lru_cache(maxsize=64)
 def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
-    """Return the four means of `MeanRouting` at every angle between two tokens, (4, angles).
+    """Return the five means of `MeanRouting` at every angle between two tokens, (5, angles).
 
     Args:
         stack: the network.
@@ -153,7 +157,9 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
         # For each token pair, summed over experts.
         slopes = slope * slope_of_q - slope * q * share_of_q - p * share * slope_of_q + overlap * share * share_of_q
         first = along * p * slope_of_q - overlap * along * share_of_q
-        means.append([count * np.mean(part) for part in (p * q, slopes, first, along * along_q)])
+        every = slice(None, None, _EVERY)
+        balance = count * (p[every] > 0) * softmax(logits[1, every], axis=-1)
+        means.append([count * np.mean(part) for part in (p * q, slopes, first, along * along_q, balance)])
     return np.array(means).T
 
 
@@ -287,30 +293,36 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
             if tokens.apart:  # a large batch, where the own parts of sequences average out
                 across = np.asarray(tokens.total(kernel))[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
                 fullest = np.interp(across, _COSINES, _largest_loads(stack.experts, stack.experts_per_token))
-                recorded = recorded | {"expert_load_max": fullest}
+                balance = np.asarray(tokens.total(parts[0][0].route.balance))[1] / (tokens.count**2 / 2)
+                recorded = recorded | {"expert_load_max": fullest, "expert_balance": balance}
             return np.asarray(out), pullback, recorded
         loads = (
             _loads_of_groups(stack, tokens, kernel, generator)
             if isinstance(tokens, MemberLayout)
-            else _loads(ways[0].route.weights)
+            else _loads(ways[0].route.weights, logits)
         )
         return np.asarray(out), pullback, recorded | loads | {"attended": ways}
 
     return branch
 
 
-def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
-    """Return the largest expert's share of the tokens, and the standard deviation of loads divided by their mean.
+def _loads(weights: Array, logits: Array | None, sizes: Array | None = None) -> Recorded:
+    """Return the largest expert's share of the tokens, the relative deviation of loads, and the balance.
 
-    Both have one value for each entry of the batch.
+    Each has one value for each entry of the batch.
 
     Args:
         weights: expert weights, (batch, N, E).
+        logits: logits of the router, (batch, N, E).
         sizes: number of tokens that each row represents, (N,); None for 1.
     """
     sizes = np.ones(weights.shape[-2]) if sizes is None else sizes
     loads = ((weights > 0.0) * sizes[:, None]).sum(-2)
-    return {"expert_load_max": loads.max(-1) / sizes.sum(), "expert_load_deviation": loads.std(-1) / loads.mean(-1)}
+    scores = (softmax(logits, axis=-1) * sizes[:, None]).sum(-2)
+    return {
+        "expert_load_max": loads.max(-1) / sizes.sum(), "expert_load_deviation": loads.std(-1) / loads.mean(-1),
+        "expert_balance": weights.shape[-1] * (loads * scores).sum(-1) / sizes.sum() ** 2,
+    }  # fmt: skip
 
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
@@ -325,6 +337,5 @@ def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generato
     group = np.repeat(np.arange(len(sizes)), counts)
     common = eigen_root(smooth) @ generator.standard_normal((*smooth.shape[:-1], stack.experts))
     beside = np.sqrt(alone)[..., group, None] * generator.standard_normal((len(kernel), len(group), stack.experts))
-    return _loads(
-        routing(stack, gain(stack, "WR") ** 0.5 * (common[:, group] + beside)).weights, (sizes / counts)[group]
-    )
+    logits = gain(stack, "WR") ** 0.5 * (common[:, group] + beside)
+    return _loads(routing(stack, logits).weights, logits, (sizes / counts)[group])

@@ -117,6 +117,12 @@ _OF_STACK: dict[str, Quantity] = {
             in_paper=False,
         ),
         Quantity(
+            name="expert_balance",
+            meaning="number of experts times the sum over experts of their share of tokens times mean softmax score",
+            per_layer=True,
+            in_paper=False,
+        ),
+        Quantity(
             name="grad_sq_scalar",
             meaning="squared loss gradient with respect to a layer's scalar, which multiplies its branches (ReZero)",
             per_layer=True,

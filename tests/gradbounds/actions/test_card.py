@@ -106,7 +106,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     most, least = max(steps, key=steps.get), min(steps, key=steps.get)
     under = re.search(r"SGD moves +(\w+) \(layer (\d+)\) ([\d.,]+) times as far as (\w+) \(layer", "\n".join(card))
     assert (under[1], int(under[2])) == most and under[4] == least[0]
-    assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=6e-3)
+    assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=0.051)
 
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
@@ -226,6 +226,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "In range, all"),
         ("olmoe-1b-7b", "", "Ranges held for 24 networks of width 256, 512", "extrapolated"),
         ("olmoe-1b-7b", "", " of all tokens in layer 1, ", "largest share"),
+        ("olmoe-1b-7b", "", "left out: balancing loss (0.01 * 8", "times its weight"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated from 24 networks", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
@@ -401,7 +402,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     said = [layer_lines(stack, table, "in step 1", whole)[3:-1] for whole in (0.0, 1.0, 1e16)]
     even, rate = "layers move equally far", "rate: --learning-rate R --optimizer muon"
     assert said[0] == said[1] == [f"  AdamW, Muon      gradient sizes cancel: {even}; Muon's {rate}"]
-    slow = r"  AdamW moves      by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon equally far"
+    slow = r"  AdamW moves +by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon equally \w+"
     assert re.fullmatch(slow, said[2][0]) and said[2][1] == f"  Muon             {rate}"
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
@@ -428,7 +429,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
-    pattern = r"embedding 0.02 -> \S+: then (.*); (?:norm|for) (\S+) (?:->|tokens) ([^, ]+).*--compare (\S+)"
+    pattern = r"embedding 0.02 -> \S+: then (.*); (?:norm|at) (\S+) (?:->|tokens,) ([^, ]+).*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row.replace(", +-30%", "")).groups()
     numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
     assert norms == [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)] or "--tokens 256" in row

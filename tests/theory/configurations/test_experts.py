@@ -57,6 +57,7 @@ def test_losses_that_balance_loads_are_named():
     assert said["output_router_logits"] == said["router_jitter_noise"] == "left out"
     _, notes = stack_from_config(MIXTRAL | {"output_router_logits": False, "router_aux_loss_coef": 0.02})
     assert {note.field: note.what for note in notes}["router_aux_loss_coef"] == "neutral"
+    assert {note.field: note.value for note in stack_from_config(MIXTRAL)[1]}["router_aux_loss_coef"] == 0.001
 
 
 @pytest.mark.parametrize(
