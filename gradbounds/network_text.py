@@ -300,11 +300,11 @@ def ratio_text(ratio: float, error: float) -> str:
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
-def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """State which code initializes the weights, which codes differ from it, and which sizes the file does not set."""
+def drawn_lines(notes: Sequence[Note], *, others: bool = True) -> list[str]:
+    """State which code initializes the weights, `others` that differ, and which sizes the file does not set."""
     lacking = lacking_sizes(notes)
     lacks = [f"The file does not set {lacking}; these are the defaults of its class."] * bool(lacking)
-    others = [
+    codes = [
         f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
         f"--drawn-by {name} predicts it."
         for name in other_codes(notes)
@@ -314,7 +314,7 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
         *lacks,
         *drawn,
         *(f"{note}; --depth-scaling none predicts that." for note in notes if note.what == "older"),
-        *others,
+        *codes * others,
     ]
 
 

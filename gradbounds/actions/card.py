@@ -23,6 +23,7 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import ZIPF, batch_text, planned
 from gradbounds.actions.predict import predict_plan, predict_stack, way_or_reason
 from gradbounds.actions.remedies import (
+    EVEN,
     Remedy,
     as_flags,
     change_of_batch,
@@ -542,8 +543,11 @@ def _change_of_step(
             return change
     of_batch = Asked({**given, "tokens": whole.tokens}, first.text), BATCH, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
-    tests = (change_of_batch(*of_batch, *each, **limits) for each in [(change.words, change.values), *untied])
-    advised = next(filter(None, tests), None)
+    larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
+    advised: Remedy | None = None
+    for words, values in [(change.words, change.values), *larger, *untied]:
+        if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
+            advised = change_of_batch(*of_batch, words, values, **limits) or advised
     if advised and whole.tokens < first.stack.tokens:
         return replace(advised, norms=None, tokens=whole.tokens)
     return advised

@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
-from gradbounds.actions.remedies import LESS_EVEN, as_flags, changes_of, code_of, effect
+from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, code_of, effect, tested_values
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import QUICK_RATIO, epsilon_text, first_over_last, gradient_profiles, profiles, role
@@ -27,6 +28,7 @@ from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
+from theory.stack.placements import COMPOSITIONS
 
 _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
 _LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
@@ -38,8 +40,20 @@ _STEPS = (
     "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"
 )
 _COST = (
-    "  Cost: layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%). At the same learning rate,\n"
-    "  step 1 lowers the loss less, and AdamW moves embeddings {:g}x less, relative to their size."
+    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), so that at the same learning rate, "
+    "step 1 lowers the loss less; AdamW moves embeddings {:g}x less, relative to their size"
+)
+# Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
+_SMALLER = {"loss": "loss", _LARGEST["cosine"]: "largest cosine of two tokens",
+            _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
+_COUNTS = 0.1
+_CHOICES = {
+    (True, False): "the change, by its gain", (False, True): "no change, by the cost",
+    (True, True): "open, because gain and cost both count", (False, False): "open, because neither has an advantage",
+}  # fmt: skip
+_SMALLEST = (
+    "embedding_scale: the card advises the smallest of 1, 2, 5, 10, ... that by an estimate leaves every ratio below "
+    f"{EVEN:g}x"
 )
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
@@ -129,7 +143,7 @@ def compare_steps(
 def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
     # Return all changes that the card can advise, in the form that the flag `--compare` takes.
     words = []
-    for _, values in changes_of(stack, run.columns("layers")):
+    for values in tested_values(stack, run.columns("layers")):
         with suppress(ValueError):  # no such network
             of.read({**asked.given, **values})
             words += ["+", *as_flags(values)]
@@ -153,7 +167,7 @@ def _tables(
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
             *[_LOST] * bool(lost),
             *_summary(before, after),
-            *_cost(before, after, changed.embedding_scale / stacks[0].embedding_scale),
+            *_balance(before, after, stacks[0], changed),
             *["  In code (torch), once before training:"] * bool(code),
             *(f"    {line}" for line in code),
         ]
@@ -172,13 +186,10 @@ def _tables(
 
 def _summary(before: _Step, after: _Step) -> list[str]:
     # State the norm before and after a change, whether the layers become more even, and the effect on AdamW.
-    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
-    if not names:
+    ends, even = _evenness(before, after)
+    if not even:
         return []
-    sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
-    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
-    evens = abs(ends[1] - ends[0]) > LESS_EVEN
-    even = ("more" if ends[1] < ends[0] else "less") + " even" if evens else "as even as before"
+    norms = [step.numbers["gradient norm"] for step in (before, after)]
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
     lost = [name for name in lost if lost.count(name) == 1]
@@ -202,6 +213,38 @@ def _summary(before: _Step, after: _Step) -> list[str]:
             f"  Step 1 of AdamW moves matrices by {before.slowed or 'R'}, after the\n  change by {after.slowed or 'R'}."
         )
     return lines
+
+
+def _evenness(before: _Step, after: _Step) -> tuple[list[float], str]:
+    # Return the logarithm of the largest ratio first / last layer before and after a change, and what that means.
+    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
+    ends = [max((abs(math.log(step.numbers[name])) for name in names), default=0.0) for step in (before, after)]
+    even = ("more" if ends[1] < ends[0] else "less") + " even"
+    return ends, (even if abs(ends[1] - ends[0]) > LESS_EVEN else "as even as before") * bool(names)
+
+
+def _balance(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[str]:
+    # State what speaks for and against a change, and whether that matters to AdamW, to which even layers do not.
+    sides: tuple[list[str], list[str]] = [], _cost(before, after, changed.embedding_scale / stack.embedding_scale)
+    for name, words in _SMALLER.items():
+        first, last = (step.numbers.get(name, math.nan) for step in (before, after))
+        if abs(last - first) > _COUNTS:
+            sides[last > first].append(f"{words} {first:.3g} -> {last:.3g}")
+    rate = f"critical rate, {RATES['adam']}"
+    times = after.numbers.get(rate, 1.0) / before.numbers.get(rate, 1.0)
+    if rate in before.numbers and rate in after.numbers and max(times, 1 / times) > max(before.factor, after.factor):
+        unsure = " (extrapolated)" * bool(before.unknown or after.unknown)
+        sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x{unsure}")
+    normed = COMPOSITIONS[changed.placement].output_norm
+    if normed != COMPOSITIONS[stack.placement].output_norm:
+        sides[not normed].append(f"{'no ' * (not normed)}output norms, which bound what branches add in all steps")
+    choice = _CHOICES[bool(sides[0]), bool(sides[1])]
+    even = _evenness(before, after)[1]
+    if even in ("more even", "less even"):
+        sides[even == "less even"].append(f"{even} layers (SGD)")
+    lines = [f"  {head}: {'; '.join(each)}." for head, each in zip(("Gain", "Cost"), sides, strict=True) if each]
+    lines.append(f"  Choice under AdamW: {choice}; short training runs decide.")
+    return [part for line in lines for part in textwrap.wrap(line, 114, subsequent_indent="  ")] * bool(after.numbers)
 
 
 def _cost(before: _Step, after: _Step, factor: float) -> list[str]:
@@ -228,6 +271,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
             for word, step, after in zip(words, steps, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
+        *["", _SMALLEST] * any("embedding_scale" in word for word in words),
         "", "Every number of one change: --compare CHANGE",
     ]  # fmt: skip
 

@@ -32,7 +32,7 @@ from gradbounds.actions.logged_layers import compare_with_theory, far_lines, lay
 from gradbounds.actions.plan import ZIPF, batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
-from gradbounds.network_text import drawn_lines, note_lines, title
+from gradbounds.network_text import drawn_lines, note_lines, other_codes, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import takes
@@ -84,6 +84,13 @@ MOST_CAUSES = 3
 _ROUND = 1e-3
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
+# What a repeated step 1 shows under a cause, by words of the cause.
+_REPEATED = {
+    "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
+    "norm is squared": "if the norm is squared, twice the loss multiplies it by 4",
+    "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
+}
+_APART = "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _ALONE = (
     "Step 1 is as predicted",
@@ -99,7 +106,7 @@ class Cause:
         words: description of the cause.
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
-        is_fitted: whether a free number lets the cause explain many logs; such causes are listed last.
+        is_fitted: whether a free number lets the cause explain many logs; such causes are chosen last.
     """
 
     words: str
@@ -125,7 +132,7 @@ class Cause:
         return math.hypot(*self.offs(logged))
 
     def order(self, logged: LogLine) -> tuple[bool, float]:
-        """Return the key by which causes are listed: fitted causes last, the nearest first."""
+        """Return the key by which causes are chosen: fitted causes last, the nearest first."""
         return self.is_fitted, self.distance(logged)
 
 
@@ -307,7 +314,8 @@ def predict_logged(
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
         *[f"The norm is a quick estimate: within {theory.error:.0%}, which +- includes."] * (theory.error > 0),
-        "", title(stack), *drawn_lines(notes), *note_lines(notes),
+        *_code_lines(notes, verdict.causes, read.line), "",
+        title(stack), *drawn_lines(notes, others=False), *note_lines(notes),
     ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
@@ -320,6 +328,19 @@ def predict_logged(
         tables={"causes": verdict.table(read.line)} | ({"layers": layers} if read.line.parameters else {}),
         figures={"logged": partial(_drawn, values, layers)},
     )  # fmt: skip
+
+
+def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine) -> list[str]:
+    # Name the other codes that train such models, and the first step that each predicts where it was computed.
+    codes, lines = other_codes(notes), []
+    for name, cause in ((name, cause) for name in codes for cause in causes if f"({name})" in cause.words):
+        norm = f", gradient norm {cause.line.norm:.4g}" * (not math.isnan(cause.line.norm))
+        norm += f" (log: {printed.norm / cause.line.norm:.3g} times)" * bool(norm and printed.norm)
+        verdict = "explains the log" if cause.explains(printed) else "does not explain the log"
+        lines.append(f"  --drawn-by {name} ({TRAINING_CODES[name].rule}): {verdict}; loss {cause.line.loss:.4g}{norm}")
+    flags = f"--drawn-by {' or '.join(codes)}"
+    sentence = f"The verdict depends on the code that draws the weights. If it is not the code above, add {flags}."
+    return [sentence, *lines] * bool(codes)
 
 
 def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
@@ -425,6 +446,8 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     verdict = f"undecided {' and '.join(doubts)}" if doubts else "not as predicted"
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
     near, tested = [cause for cause in ranked if cause.explains(printed)], sum(cause.tried for cause in ranked)
+    near = sorted(near[:MOST_CAUSES], key=lambda cause: (not cause.words.startswith("a text"), cause.distance(printed)))
+    shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
         return [
             *lines, f"None of {tested} tested causes explains these numbers.",
@@ -434,13 +457,14 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "gradbounds probe.",
         ]  # fmt: skip
     lines += [f"Causes that explain these numbers ({tested} tested; a text is first, then the nearest):"]
-    return lines + [
+    lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
         f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times)"
         + f"; the nearest of {cause.tried} tested values"
         * (cause.tried > 1)
-        for cause in near[:MOST_CAUSES]
+        for cause in near
     ]
+    return lines + [f"{_APART}{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by))
 
 
 def off_words(healthy: Cause, printed: LogLine) -> list[str]:

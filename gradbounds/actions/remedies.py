@@ -54,6 +54,7 @@ class Remedy:
         effect: description of the smallest and the largest ratio, and of the matrices that become less even.
         norms: gradient norms of a batch before and after the change; None for one sequence or shorter sequences.
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
+        larger: the change to larger embeddings from which this one was reduced; None without.
     """
 
     words: str
@@ -64,6 +65,7 @@ class Remedy:
     effect: str = ""
     norms: tuple[float, float] | None = None
     tokens: int = 0
+    larger: "Remedy | None" = None
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -78,7 +80,7 @@ class Remedy:
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
-    The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
+    Embeddings are as small as they can be with about equal layers. The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
     the line is empty. A change counts only if it at least halves the logarithm of the ratio. Without such a change,
     the line says that there is none or that trying takes too long.
 
@@ -95,10 +97,13 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     least = here**0.5
     most = search_seconds(own.cost.seconds if own else 0.0)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
-    changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
+    is_coarse = own is not None and own.arguments.get("coarse", False)
+    changes, too_long = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
+    asked = len(changes)
     before, not_advised = _own_token(stack, table)[0], ""
     with shown("testing changes that even out the layers", sum((chosen.cost for *_, chosen in changes), Cost())):
-        for words, values, chosen in changes:
+        while changes:
+            words, values, chosen = changes.pop(0)
             try:
                 after, chance = _own_token(chosen.stack, chosen, before)
                 changed = table if chance > LARGEST_OWN_PROBABILITY else layer_columns(chosen.predicted(), None)
@@ -109,11 +114,34 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
                 continue
             ratios = [first_over_last(each) for each in (table, changed)]
             change = Remedy(words, values, furthest(changed), (before, after), not_advised, effect(*ratios))
-            if change.first_over_last < least and _evens_out(*ratios):
-                best, least = change, change.first_over_last
+            if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
+                best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
-                break
-    return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
+                changes, _ = _within(stack, _smaller(stack, change), limit, coarse=is_coarse)
+    return best, _none_line(asked, too_long, limit, not_advised) if best is None else best.line()
+
+
+def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the change to the smallest embeddings, of 1, 2, 5, 10, ..., that are expected to leave the layers even.
+
+    A branch between norms changes a gradient by a factor of 1 + a/r², where r is the residual stream's rms. With large
+    embeddings, r is theirs in every layer, so that the logarithm of a ratio of layers is proportional to 1/r².
+    """
+    scale = float(change.values.get("embedding_scale", 0.0))
+    smaller = _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5)
+    if stack.embedding_scale < smaller < scale:
+        yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
+
+
+def tested_values(stack: Stack, table: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the fields of all changes that the card can advise; of larger embeddings with an untied head, three."""
+    for _, values in changes_of(stack, table):
+        is_untied = "embeddings" in values or stack.embeddings != "tied"
+        largest = values.get("embedding_scale", 0.0) * is_untied
+        for scale in (_round_up(0.2 * largest), _round_up(0.4 * largest)) if largest else ():
+            if scale > stack.embedding_scale:
+                yield {**values, "embedding_scale": scale}
+        yield values
 
 
 def search_seconds(own: float) -> float:
@@ -169,10 +197,13 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     Learned positions are multiplied by the same factor as token embeddings. With a tied head, the lines multiply the
     embedding's output, because the head's rows stay as they are.
 
-    The lines find embeddings by the names of their classes, as those of Megatron are not torch's.
+    The lines find embeddings by the names of their classes, as those of Megatron are not torch's. A table with a column
+    for each head, as T5 has for relative positions, is no embedding.
 
-    >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))
-    ["[e.weight.data.mul_(2.5) for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"]
+    >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))[0]
+    "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"
+    >>> code_of(small, replace(small, embedding_scale=2.5))[1]
+    '[e.weight.data.mul_(2.5) for e in es if e.weight.shape[1] > 1]'
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
     others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before
@@ -181,7 +212,10 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     change = f"weight.data.mul_({factor:.4g})"
     if after.embeddings == "tied":
         change = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
-    lines = [f"[e.{change} for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"]
+    lines = [
+        "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]",
+        f"[e.{change} for e in es if e.weight.shape[1] > {after.heads}]",
+    ]
     return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
 
 
@@ -207,11 +241,11 @@ def _evens_out(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
 
 
 def _within(
-    stack: Stack, table: Columns, limit: Budget, *, coarse: bool
+    stack: Stack, listed: Iterator[tuple[str, dict[str, Any]]], limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     # Return the changes that together are predicted within the time, and the networks of the other changes.
     left, changes, too_long = limit.seconds, [], []
-    for words, values in changes_of(stack, table):
+    for words, values in listed:
         try:
             other = replace(stack, **values)
             chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)), coarse=coarse)

@@ -385,6 +385,26 @@ def test_larger_embeddings_have_a_cost():
     assert "a linear warm-up needs 4 times as many steps" in compare._summary(before, after)[1]
 
 
+def test_a_change_has_gains_costs_and_a_choice_under_adamw():
+    """Even layers count for SGD alone, and critical rates only beyond their error."""
+    alike, rate, ratio = "cosine of two tokens, largest", "critical rate, AdamW", "W1, first / last layer"
+    before, after = (
+        compare._Step({alike: cosine, rate: at, ratio: uneven}, factor=3.0)
+        for cosine, at, uneven in ((0.11, 8.0, 9.0), (0.63, 1.0, 2.0))
+    )
+    pre, peri = Stack(placement="pre"), Stack(placement="peri")
+    assert compare._balance(before, after, pre, peri) == [
+        "  Gain: output norms, which bound what branches add in all steps; more even layers (SGD).",
+        "  Cost: largest cosine of two tokens 0.11 -> 0.63; AdamW's critical rate 0.12x.",
+        "  Choice under AdamW: open, because gain and cost both count; short training runs decide.",
+    ]
+    near = compare._Step({alike: 0.15, rate: 4.0, ratio: 20.0}, factor=3.0)
+    assert compare._balance(before, near, pre, pre) == [
+        "  Cost: less even layers (SGD).",
+        "  Choice under AdamW: open, because neither has an advantage; short training runs decide.",
+    ]
+
+
 def test_lost_norms_and_equal_tokens_are_named():
     """Post-LN's tokens become equal, and a norm below the error of its samples has no ratio."""
     stack = Stack(width=64, depth=24, tokens=4, vocab=16, query_key_scale=1.0)

@@ -237,6 +237,28 @@ def test_planted_norms(tmp_path, healthy):
     assert not result.to_frame()["explains"].any()
 
 
+def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart():
+    log, healthy = LogLine(11.0, 92.8), logged.Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2))
+    causes = [
+        logged.Cause(words, FirstLine(11.0, 0.02, norm, 0.4 * norm), is_fitted=words.startswith("the norm counts"))
+        for words, norm in (("the gradient is added up over 8 steps", 91.0), ("the norm is squared", 129.0),
+                            ("the norm counts 64 times the parameters that 64 devices share", 92.0))
+    ]  # fmt: skip
+    said = logged._off_lines(healthy, log, causes, [])
+    assert [line.split(":")[0][2:] for line in said[2:5]] == [causes[k].words for k in (2, 0, 1)]
+    assert "halve the norm; if the norm is squared, twice the loss multiplies it by 4; if shared" in said[5]
+    assert len(logged._off_lines(healthy, log, causes[:1], [])) == 3, "one cause has no other"
+
+
+def test_a_verdict_names_the_codes_that_draw_other_weights():
+    notes = Description(like="llama-3-8b").read({})[1]
+    causes = [logged.Cause("weights are initialized by Megatron-LM (megatron)", FirstLine(11.0, 0.02, 46.4, 5.0))]
+    sentence, row = logged._code_lines(notes, causes, LogLine(11.0, 92.8))
+    assert "If it is not the code above, add --drawn-by megatron or torchtitan." in sentence
+    assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
+    assert not logged._code_lines((), causes, LogLine(11.0, 92.8))
+
+
 def test_another_draw_of_a_models_weights(tmp_path, capsys):
     file, log = tmp_path / "config.json", tmp_path / "log.csv"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
