@@ -80,9 +80,10 @@ class Remedy:
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
-    Embeddings are as small as they can be with about equal layers. The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
-    the line is empty. A change counts only if it at least halves the logarithm of the ratio. Without such a change,
-    the line says that there is none or that trying takes too long.
+    Embeddings are as small as they can be with about equal layers. The second result is the line of text that describes
+    the change. If the layers differ by less than a factor of 1.5, the line is empty. A change counts only if it at least
+    halves the logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too
+    long.
 
     Args:
         stack: the network.
