@@ -108,7 +108,7 @@
   buildSampling();
   buildTour();
   $("skip").addEventListener("click", () => $("answer").focus());
-  $("contents").textContent = LIVE ? "This page asks this machine alone." : `This file asks nobody: it has ${DATA.answers.about}`;
+  $("contents").textContent = LIVE ? "This page contacts only this machine." : `This file contacts no server. It contains ${DATA.answers.about}`;
   for (const id of ["my_norm", "my_loss"]) $(id).addEventListener("input", compareMine);
   $("matrix").addEventListener("change", () => { showAnswer(); if (state.tab === "sizes") drawSizes(); });
   $("sizes").addEventListener("click", () => askSizes(running.signal));
