@@ -86,10 +86,15 @@ def first_steps(
     seconds = pace * cost.seconds
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        names, (first, *_) = ", ".join(NAMES[name] for name in optimizers), stacks
-        what = f"critical learning rates of {names}; networks: {len(stacks)}"
+        what, (first, *_) = f"critical learning rates of {', '.join(map(NAMES.__getitem__, optimizers))}", stacks
         network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
-        return planned(network, batch_text(first.sequences, first.tokens, None), what, Cost(whole, cost.bytes), *parts)
+        return planned(
+            network,
+            batch_text(first.sequences, first.tokens, None),
+            f"{what}; networks: {len(stacks)}",
+            Cost(whole, cost.bytes),
+            *parts,
+        )
     if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from gradbounds.actions import batch
-from gradbounds.actions.batch import norms_by_layer, law_of, resolve_batch
+from gradbounds.actions.batch import law_of, norms_by_layer, resolve_batch
 from gradbounds.actions.first_line import _deviation_of_repeats, first_line, spread_of_texts, text_lines
 from gradbounds.cli import main
 from gradbounds.described_network import Description
