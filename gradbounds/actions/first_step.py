@@ -86,15 +86,9 @@ def first_steps(
     seconds = pace * cost.seconds
     whole, takes = seconds + of_networks + doubling, _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
-        what, (first, *_) = f"critical learning rates of {', '.join(map(NAMES.__getitem__, optimizers))}", stacks
-        network, parts = (first, notes, Description()), [f"  {takes}"] * (whole > seconds)
-        return planned(
-            network,
-            batch_text(first.sequences, first.tokens, None),
-            f"{what}; networks: {len(stacks)}",
-            Cost(whole, cost.bytes),
-            *parts,
-        )
+        network, at = (stacks[0], notes, Description()), batch_text(stacks[0].sequences, stacks[0].tokens, None)
+        what = f"critical learning rates of {', '.join(map(NAMES.__getitem__, optimizers))}; networks: {len(stacks)}"
+        return planned(network, at, what, Cost(whole, cost.bytes), *[f"  {takes}"] * (whole > seconds))
     if whole > SOON:
         print(takes, file=sys.stderr, flush=True)
     rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)

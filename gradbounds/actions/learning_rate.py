@@ -128,9 +128,7 @@ def predict_rate(
     if of_text is not None:
         cost += cost_of_batch(stack, of_text, _FEW, coarse=True)[0]
     if plan:
-        what = (
-            f"change of the loss at {first:.3g} and critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
-        )
+        what = f"loss after step 1 at {first:.3g}, critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", cost.seconds), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)

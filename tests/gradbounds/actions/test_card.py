@@ -383,8 +383,10 @@ def test_larger_embeddings_have_a_cost():
         )
         for rate in (1.0, 0.25)
     )
-    assert "a linear warm-up needs 4 times as many steps" in compare._summary(before, after)[1]
-    assert "by 0.5 R,\n  after the change by R." in compare._summary(before, replace(after, slowed=""))[2]
+    said = compare._summary(before, replace(after, slowed=""))
+    assert (
+        "a linear warm-up needs 4 times as many steps" in said[1] and "by 0.5 R,\n  after the change by R." in said[2]
+    )
 
 
 def test_lost_norms_and_equal_tokens_are_named():
@@ -401,12 +403,13 @@ def test_lost_norms_and_equal_tokens_are_named():
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
-    large, rate = table | {"predicted": 1e6 * table["predicted"]}, "rate: --learning-rate R --optimizer muon"
-    even = "  AdamW, Muon      gradient sizes cancel: layers move equally far"
+    even, rate, slow = (
+        "  AdamW, Muon      gradient sizes cancel: layers move equally far", "rate: --learning-rate R --optimizer muon",
+        r"  AdamW moves      by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon equally far",
+    )  # fmt: skip
+    large = table | {"predicted": 1e6 * table["predicted"]}
     said = [layer_lines(stack, large, "in step 1", whole)[3:-1] for whole in (0.0, 1.0, 1e24)]
-    assert said[0] == [even] and said[1] == [f"{even}; Muon's {rate}"] and said[2][1] == f"  Muon             {rate}"
-    slow = r"\S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R"
-    assert re.fullmatch(f"  AdamW moves      by about {slow}; Muon equally far", said[2][0])
+    assert said[:2] == [[even], [f"{even}; Muon's {rate}"]] and re.fullmatch(slow, said[2][0])
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)

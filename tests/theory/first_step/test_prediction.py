@@ -346,6 +346,7 @@ def test_epsilon_shortens_the_first_step_of_adamw():
         weight = torch.nn.Parameter(torch.zeros_like(gradient[name]))
         weight.grad = clip * gradient[name].detach()
         torch.optim.AdamW([weight], lr=1.0, eps=1e-6, weight_decay=0.0).step()
-        square = predicted[f"grad_sq_{name[:2]}"][int(name[3]) - 1]
-        factor = epsilon_factor(clip * (square / weight.numel()) ** 0.5, 1e-6)
+        factor = epsilon_factor(
+            clip * (predicted[f"grad_sq_{name[:2]}"][int(name[3]) - 1] / weight.numel()) ** 0.5, 1e-6
+        )
         assert float(weight.detach().abs().mean()) == pytest.approx(factor, rel=0.04) and factor < 0.95
