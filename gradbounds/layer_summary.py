@@ -23,7 +23,7 @@ from theory import Stack
 from theory.configurations import Note
 from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
-from theory.first_step.rules import EPSILON, epsilon_factor
+from theory.first_step.rules import epsilon_factor
 from theory.stack.weights import copies, gain, weight_shapes
 
 UNEVEN = 1.5
@@ -54,9 +54,6 @@ QUICK_RATIO, _PLAIN_RATIO = 0.5, 0.3
 Measured for 7 models with gated units: -21 to 37% of WQ, -39 to 46% of WK, and at most 5% of other matrices. For 4
 with plain units it is smaller: -2 to 10% of WQ, -25 to 5% of WK.
 """
-
-SLOW = 0.9
-"""The mean step of AdamW in step 1, divided by the learning rate R, below which its epsilon is mentioned."""
 
 # The relative error of a ratio above which it is printed.
 _UNSURE = 0.05
@@ -226,6 +223,9 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
 def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
+    AdamW divides each entry of a gradient by its size, and Muon each matrix by its norm. With equal gradient spectra,
+    Muon's steps then have equal sizes.
+
     Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
     absolute entries. In small GPT-2, Llama and OPT models of transformers, its ratio first / last layer is 1.0 to 1.4
     times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there.
@@ -241,13 +241,14 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name, _ in adam}
-    over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
+    over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     slow = epsilon_text(stack, gradients, whole)
-    rates = ["rate: --learning-rate R --optimizer muon"] * (not gaps(replace(stack, tokens=2), "first_step"))
+    rates = ["rate: --learning-rate R --optimizer muon"] * (
+        whole > 0 and not gaps(replace(stack, tokens=2), "first_step")
+    )
     steps = [card_row("AdamW moves", f"by {slow}; Muon {far}"), *[card_row("Muon", rate) for rate in rates]]
     if not slow:
         who = f"gradient sizes cancel: layers{' and used experts' * bool(stack.experts)} move {far}"
@@ -274,11 +275,11 @@ def epsilon_text(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], who
     """
     sgd, adam = relative_updates(stack, gradients)
     name, layer = least = min(sgd, key=lambda at: sgd[at] / adam[at], default=("", 0))
-    if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= SLOW:
+    if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= 0.9:
         return ""
-    clipped = ", clipped to norm 1" * (whole > 1.0)
-    return f"about {factor:.2g} R ({role(name)} of layer {layer}; epsilon {EPSILON:.0e}{clipped}) to R".replace(
-        "e-0", "e-"
+    return (
+        f"about {factor:.2g} R ({role(name)} of layer {layer}; epsilon 1e-8{', clipped to norm 1' * (whole > 1.0)}) "
+        "to R"
     )
 
 

@@ -208,11 +208,9 @@ def _summary(before: _Step, after: _Step) -> list[str]:
             times < 1
         )
         lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more", longer))
-    if before.slowed or after.slowed:
-        lines.append(
-            f"  Step 1 of AdamW moves matrices by {before.slowed or 'R'}, after the\n  change by {after.slowed or 'R'}."
-        )
-    return lines
+    return lines + [
+        f"  Step 1 of AdamW moves matrices by {before.slowed or 'R'},\n  after the change by {after.slowed or 'R'}."
+    ] * bool(before.slowed or after.slowed)
 
 
 def _evenness(before: _Step, after: _Step) -> tuple[list[float], str]:
@@ -300,9 +298,10 @@ def _step(
     numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
-    profiles_of_layers = gradient_profiles(result.columns("layers"), "predicted")
-    slowed = epsilon_text(stack, profiles_of_layers, result.values["gradient_norm"] ** 2)
-    step = _Step(numbers, "", deviations, table, slowed=slowed)
+    step = _Step(
+        numbers, "", deviations, table,
+        slowed=epsilon_text(stack, gradient_profiles(result.columns("layers"), "predicted"), line.norm**2),
+    )  # fmt: skip
     if not rates:
         return step
     if asked.text is None or law_of(stack, asked.text) is None:

@@ -127,12 +127,11 @@ def predict_rate(
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
     if plan:
-        names = ", ".join(NAMES[name] for name in optimizers)
-        what = f"change of the loss at the learning rate {first:.3g} and critical rate, for {names}"
+        what = f"loss after step 1 at {first:.3g}, critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", cost), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)
-        scale, slowed = (None, "") if of_text is None else kernel_scale(stack, of_text, batch, by_name)
+        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
         others = [name for name in optimizers if name not in failed]
         raise ValueError(
@@ -154,9 +153,8 @@ def predict_rate(
         lines=[
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", "", *_table(steps, range_of), "",
-            *_sentences(rate, warmup_steps, steps),
-            *[_SLOWED.format(slowed)] * ("adam" in by_name and bool(slowed)), *_LIMITS,
-            *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
+            *_sentences(rate, warmup_steps, steps), *slowed, *_LIMITS,
+            *[_UNSCALED] * (scale is None), _MUON if "muon" in optimizers else "Muon: add --optimizer adam muon.",
             *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
             *drawn_lines(notes), *note_lines(notes),
         ],
@@ -165,11 +163,11 @@ def predict_rate(
 
 def kernel_scale(
     stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]
-) -> tuple[float | None, str]:  # fmt: skip
+) -> tuple[float | None, list[str]]:  # fmt: skip
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
-    `epsilon_text` of the batch's gradients.
+    at most one line on AdamW's epsilon.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
@@ -180,12 +178,16 @@ def kernel_scale(
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
-        return None, ""
+        return None, []
     squares = scale.grad_sq(batch)
     whole = sum(float(np.nansum(square)) for square in squares.values())
-    norms = gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted")
+    slowed = epsilon_text(
+        stack, gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted"), whole
+    ) * ("adam" in steps)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
-    return whole / sgd["sgd"].gain, epsilon_text(stack, norms, whole)
+    return whole / sgd["sgd"].gain, [
+        f"  Step 1 of AdamW moves matrices by {slowed}.\n  The numbers above are for epsilon 0."
+    ] * bool(slowed)
 
 
 def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
@@ -231,7 +233,6 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     return lines
 
 
-_SLOWED = "  Step 1 of AdamW moves matrices by {}.\n  The numbers above are for epsilon 0."
 _FAR = (
     "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions,\n"
     "and errors were measured from 0.2 on."

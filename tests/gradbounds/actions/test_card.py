@@ -130,12 +130,12 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    pattern = r" adam -0\S+ \+- \S+ \S+ (\S+) to (\S+) .* exceeds step 1's critical rate from step (\d+) of 1000000 on"
+    pattern = r" AdamW -0\S+ \+- \S+ \S+ (\S+) to (\S+) .* exceeds step 1's critical rate from step (\d+) of 1000000 on"
     low, high, step = map(float, re.search(pattern, said).groups())
     assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
     assert main(["predict", *network[:-3], f"{0.97 * critical * limits[0]:.3g}"]) == 0
     assert "The loss falls in step 1" in capsys.readouterr().out
-    assert step - 1 <= 1e6 * critical < step + 1e-6 and " adam -0." in said
+    assert step - 1 <= 1e6 * critical < step + 1e-6 and " AdamW -0." in said
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
     ranges = re.findall(r"(\S+) to (\S+) (?=\(|times in 20)", said.partition("Measured critical rates were")[2])
     for limits, kind in zip(ranges, ("tied .* sgd", "tied .* adam", "tied .* muon", "gated|llama"), strict=True):
@@ -169,12 +169,13 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1)}) for name in names}
 
     monkeypatch.setattr(learning_rate, "batch_steps", steps)
-    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: (scale, "words"))
+    monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: (scale, ["words"] * (scale < 1.0)))
     with threadpool_limits(2, user_api="blas"):
         main(f"predict --batch 4 --text zipf:1 --learning-rate {flags}".split())
     printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, dict.fromkeys("abc", 1.0))
     assert "it raises the loss (extrapolated)" in card._rate_lines(known | {"evidence": "extrapolated"})[1]
-    assert said in printed and ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0)
+    assert said in printed and ("\nwords\n" in printed) == (scale < 1.0)
+    assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0)
     assert card.rate_range(Stack(ffn="gated"), 0.5, "adam") == (0.4, max(GATED_RANGE)), "not narrower than measured"
 
 
@@ -379,10 +380,15 @@ def test_larger_embeddings_have_a_cost():
     assert "add 36% of the residual stream's mean square (before: 75%)" in line and "50x" in line
     assert compare._cost(before, after, 1.0) == compare._cost(after, before, 50.0) == []
     before, after = (
-        compare._Step({"gradient norm": 1.0, "W1, first / last layer": 2.0, "critical rate, AdamW": rate})
+        compare._Step(
+            {"gradient norm": 1.0, "W1, first / last layer": 2.0, "critical rate, AdamW": rate}, slowed="0.5 R"
+        )
         for rate in (1.0, 0.25)
     )
-    assert "a linear warm-up needs 4 times as many steps" in compare._summary(before, after)[1]
+    said = compare._summary(before, replace(after, slowed=""))
+    assert (
+        "a linear warm-up needs 4 times as many steps" in said[1] and "by 0.5 R,\n  after the change by R." in said[2]
+    )
 
 
 def test_a_change_has_gains_costs_and_a_choice_under_adamw():
@@ -419,11 +425,15 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
     assert re.search(r"WQ \S+ \(\+-50%\), WK \S+ \(\+-50%\)", quick[1]) and "tokens near 0." in quick[2]
-    said = [layer_lines(stack, table, "in step 1", whole)[3:-1] for whole in (0.0, 1.0, 1e16)]
-    even, rate = "layers move equally far", "rate: --learning-rate R --optimizer muon"
-    assert said[0] == said[1] == [f"  AdamW, Muon      gradient sizes cancel: {even}; Muon's {rate}"]
-    slow = r"  AdamW moves +by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon equally \w+"
-    assert re.fullmatch(slow, said[2][0]) and said[2][1] == f"  Muon             {rate}"
+    even, rate, slow = (
+        "  AdamW, Muon      gradient sizes cancel: layers move equally far", "rate: --learning-rate R --optimizer muon",
+        r"  AdamW moves      by about \S+ R \(W\w of layer \d+; epsilon 1e-8, clipped to norm 1\) to R; Muon .* far",
+    )  # fmt: skip
+    said = [
+        layer_lines(stack, table | {"predicted": 1e6 * table["predicted"]}, "in step 1", whole)[3:-1]
+        for whole in (0.0, 1.0, 1e24)
+    ]
+    assert said[:2] == [[even], [f"{even}; Muon's {rate}"]] and re.fullmatch(slow, said[2][0])
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)

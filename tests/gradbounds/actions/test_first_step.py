@@ -103,7 +103,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["seconds"] > 3 * alone
     assert main([*line, "--tokens", "2", "--dry-run", "--all"]) == 0
     takes = capsys.readouterr().out
-    assert "1 sequence of 2 tokens that all differ\n  computes  critical learning rates of sgd, adam" in takes
+    assert "1 sequence of 2 tokens that all differ\n  computes  critical learning rates of SGD, AdamW" in takes
     assert re.search(r"\n  of these  about \S+ s for rates at twice each size\n", takes)
     with by_estimates():
         assert main([*line[:4], *"--tokens 32 --vocab 400 --depth 12 --optimizer adam --max-time 3s".split()]) == 2

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 
+from simulate.curvature.first_step import first_step_problem, gradients
 from studies.hessian.gauss_newton import _tangent_kernel
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import (
     MatrixUse,
+    epsilon_factor,
     gradient_rule,
     muon_rule,
     polar_rule,
@@ -329,3 +332,21 @@ def test_signs_of_gated_units_for_tokens_that_hardly_correlate(scale):
     stack = Stack(placement="pre", width=256, depth=1, tokens=16, vocab=64, embedding_scale=scale, ffn="gated")
     stack = replace(stack, output_projection="random", activation="silu")
     assert first_step(stack, "adam").critical_rate == pytest.approx(0.137, rel=0.05)
+
+
+def test_epsilon_shortens_the_first_step_of_adamw():
+    """The factor is that of torch's AdamW. Entries of unequal variances move less: 0 to 2% in this sampled network."""
+    stack = Stack(
+        placement="pre", width=128, depth=2, tokens=16, vocab=64, sequences=8, heads=4, query_key_scale=1.0,
+        output_projection="random", init_std=0.02,
+    )  # fmt: skip
+    gradient, predicted = gradients(first_step_problem(stack, seed=0))[1], predict(stack, patterns=16)
+    clip = 0.01 / sum(float(part.square().sum()) for part in gradient.values()) ** 0.5
+    for name in ("WQ_1", "WK_2", "WV_1", "WO_2", "W1_1", "W2_2"):
+        weight = torch.nn.Parameter(torch.zeros_like(gradient[name]))
+        weight.grad = clip * gradient[name].detach()
+        torch.optim.AdamW([weight], lr=1.0, eps=1e-6, weight_decay=0.0).step()
+        factor = epsilon_factor(
+            clip * (predicted[f"grad_sq_{name[:2]}"][int(name[3]) - 1] / weight.numel()) ** 0.5, 1e-6
+        )
+        assert float(weight.detach().abs().mean()) == pytest.approx(factor, rel=0.04) and factor < 0.95
