@@ -35,9 +35,6 @@ _SMALL = 0.005
 # The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
 _SIMPLE = 1 / 3
 
-# The largest weight of the balancing loss whose effect on the norm was sampled.
-_SAMPLED_WEIGHT = 0.02
-
 NEARLY_EQUAL = 0.9
 """The cosine of two tokens above which attention hardly tells them apart.
 
@@ -77,7 +74,10 @@ def layer_lines(
         sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
-        count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(_cosine_text(cosine[k]) for k in (0, -1))
+        count, ends = (
+            int((cosine > NEARLY_EQUAL).sum()),
+            ", ".join(f"{each:.2f}" if round(each, 2) != NEARLY_EQUAL else f"{each:.3f}" for each in cosine[[0, -1]]),
+        )
         what = "where steps in WQ, WK hardly change the loss" if stack.query_key_scale else "tokens are alike"
         alike = f"(above {NEARLY_EQUAL} in {count} of {last} layers, {what})"
         residual += f"; cosine of two tokens {ends} {alike if count else f'(below {NEARLY_EQUAL}: fine)'}"
@@ -117,11 +117,16 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     if (loads := stream.get("expert_load_max")) is None:
         return []
     chosen, even = stack.experts_per_token, stack.experts_per_token / stack.experts
-    weights = [note.value for note in notes if note.field == "router_aux_loss_coef"]
-    weight = next((float(each) for each in weights if isinstance(each, int | float)), None)
+    weight = next((note.value for note in notes if note.field == "router_aux_loss_coef"), None)
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
-    product = f"{weight:g} * {balance:.3g} = {weight * balance:.2g}" if weight else f"{balance:.3g} times its weight"
-    change = "it changes the norm by <0.1%" if (weight or 1.0) <= _SAMPLED_WEIGHT else "its gradient is not known"
+    product = (
+        f"{weight:g} * {balance:.3g} = {weight * balance:.2g}"
+        if isinstance(weight, float)
+        else f"{balance:.3g} times its weight"
+    )
+    change = (
+        "it changes the norm by <0.1%" if isinstance(weight, float) and weight <= 0.02 else "its gradient is not known"
+    )
     left_out = f"; left out: balancing loss ({product}; {change})" * (stack.router_scores == "softmax")
     alike = ", as tokens are alike" * bool(stream["cosine"].max() > NEARLY_EQUAL)
     uneven = f"uneven{alike}: " * bool(loads.max() > 2 * even)
@@ -132,11 +137,6 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
             f"{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}){left_out}",
         )
     ]
-
-
-def _cosine_text(cosine: float) -> str:
-    # Formats a cosine, with a third digit where two would round it to the limit.
-    return f"{cosine:.2f}" if round(cosine, 2) != NEARLY_EQUAL else f"{cosine:.3f}"
 
 
 def growth_by_layer(table: Columns) -> float | None:

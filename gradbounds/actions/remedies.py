@@ -11,7 +11,7 @@ import numpy as np
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.actions.batch import Asked, quick_batch
-from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
+from gradbounds.budget import Budget, OverBudgetError, Way, each_once, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import NEARLY_EQUAL, UNEVEN, first_over_last, profiles, role
 from gradbounds.network_text import with_cosines
@@ -96,7 +96,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     before, not_advised = _own_token(stack, table)[0], ""
-    with shown("testing changes that even out the layers", sum(chosen.cost.seconds for _, _, chosen in changes)):
+    what, seconds = "testing changes that even out the layers", (chosen.cost.seconds for _, _, chosen in changes)
+    with each_once(), shown(what, sum(seconds)):
         for words, values, chosen in changes:
             try:
                 after, chance = _own_token(chosen.stack, chosen, before)

@@ -462,14 +462,15 @@ class GroupedAttention:
         changed, many, deviation = parts
         layout, sequences = tokens.one, tokens.sequences
         own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
-        slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
+        if self.stack.logit_softcap:
+            many = many * np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
         gradients = changed @ rows(patterns.mean_keys, sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
         if (words := patterns.words) is not None:
             share = share * (1.0 + others)
             share[..., words.tokens.one.probes] = words.held
-        gradients = gradients + (many * slopes * (1.0 - share)) @ own_keys
+        gradients = gradients + (many * (1.0 - share)) @ own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
         gradients = turned(self.stack, tokens.places, joined(gradients), -1) / of_queries
         # A gradient that is the same in all samples is multiplied with their mean.
