@@ -270,7 +270,6 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         def sampled(role: str, count: int) -> Array:
             return gain(stack, role) ** 0.5 * (root @ generator.standard_normal((*kernel.shape[:-1], count)))
 
-        # Logits stay None where they are averaged.
         logits = None if averaged else sampled("WR", stack.experts)
         route = MeanRouting.of(stack, "WR", kernel) if logits is None else routing(stack, logits)
         of_units, units_back, recorded = routed(tokens, kernel)

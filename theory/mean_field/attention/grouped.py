@@ -270,7 +270,12 @@ class GroupedAttention:
 
         The weights of a row have the sum 1, so that only differences between its logits change them.
         """
-        same = [self._of_same_place(tokens, patterns, above, parts[3], shift) for shift in range(tokens.sequences)]
+        # Of two tokens at one position, or of a key with itself: Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k.
+        products, mine = above * patterns.products / self.stack.key_width, parts[3]
+        same = [
+            tokens.pulled_back_weights(within(products, tokens.sequences, shift), mine, mine, shift).mean((1, 2))
+            for shift in range(tokens.sequences)
+        ]
         to_keys = self._at_every_key(tokens, patterns, above, parts[:3], same)
         if not self.stack.logit_softcap and not self.stack.rotary:
             return tokens.centred(to_keys)
@@ -331,16 +336,6 @@ class GroupedAttention:
         for (place, same), product in zip(tokens.same_places(), same_places[1:], strict=True):
             kernel[..., place, same] = product
         return kernel
-
-    def _of_same_place(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int
-    ) -> Array:
-        """Return Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k at a key, (batch, S r), with the key j' at the same position.
-
-        For shift 0, j' is the key j itself; otherwise it is in the sequence that is `shift` after that of j.
-        """
-        products = within(above * patterns.products, tokens.sequences, shift) / self.stack.key_width
-        return np.asarray(tokens.pulled_back_weights(products, mine, mine, shift).mean((1, 2)))
 
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
