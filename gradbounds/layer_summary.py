@@ -38,9 +38,6 @@ _SMALL = 0.005
 # The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
 _SIMPLE = 1 / 3
 
-# The largest weight of the balancing loss whose effect on the norm was sampled.
-_SAMPLED_WEIGHT = 0.02
-
 NEARLY_EQUAL = 0.88
 """The cosine of two tokens above which attention hardly tells them apart, in words about 0.9 or more.
 
@@ -132,11 +129,16 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     if (loads := stream.get("expert_load_max")) is None:
         return []
     chosen, even = stack.experts_per_token, stack.experts_per_token / stack.experts
-    weights = [note.value for note in notes if note.field == "router_aux_loss_coef"]
-    weight = next((float(each) for each in weights if isinstance(each, int | float)), None)
+    weight = next((note.value for note in notes if note.field == "router_aux_loss_coef"), None)
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
-    product = f"{weight:g} * {balance:.3g} = {weight * balance:.2g}" if weight else f"{balance:.3g} times its weight"
-    change = "it changes the norm by <0.1%" if (weight or 1.0) <= _SAMPLED_WEIGHT else "its gradient is not known"
+    product = (
+        f"{weight:g} * {balance:.3g} = {weight * balance:.2g}"
+        if isinstance(weight, float)
+        else f"{balance:.3g} times its weight"
+    )
+    change = (
+        "it changes the norm by <0.1%" if isinstance(weight, float) and weight <= 0.02 else "its gradient is not known"
+    )
     left_out = f"; left out: balancing loss ({product}; {change})" * (stack.router_scores == "softmax")
     alike = ", as tokens are alike" * bool(stream["cosine"].max() > NEARLY_EQUAL)
     uneven = f"uneven{alike}: " * bool(loads.max() > 2 * even)
@@ -246,9 +248,8 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     slow = epsilon_text(stack, gradients, whole)
-    rates = ["rate: --learning-rate R --optimizer muon"] * (
-        whole > 0 and not gaps(replace(stack, tokens=2), "first_step")
-    )
+    has_rate = whole > 0 and not gaps(replace(stack, tokens=2), "first_step")
+    rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
     steps = [card_row("AdamW moves", f"by {slow}; Muon {far}"), *[card_row("Muon", rate) for rate in rates]]
     if not slow:
         who = f"gradient sizes cancel: layers{' and used experts' * bool(stack.experts)} move {far}"

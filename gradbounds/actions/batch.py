@@ -28,7 +28,6 @@ from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest
 from gradbounds.network_text import (
     drawn_lines,
-    ends_of_layers,
     gradient_lines,
     matrix_name,
     note_lines,
@@ -67,12 +66,6 @@ _SECONDS_OF_BYTE = 1.7e-7
 
 # The number of characters that distinguish words from token ids; the share of one token that causes a warning.
 _LOOKED_AT, _FREQUENT = 4096, 0.2
-
-# The smallest difference of the logarithms of a ratio in this and in a much larger batch that is printed.
-_OTHER_RATIO = 0.2
-
-# The smallest relative error of a norm that is printed.
-_SHOWN_ERROR = 0.01
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
@@ -187,7 +180,7 @@ def predict_batch(
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
-    larger = _of_larger_batch(scale, layers)
+    larger = _of_larger_batch(scale, first_over_last(layers))
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -204,14 +197,15 @@ def predict_batch(
             f"Step 1 of a run: {line_text(line)}, "
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, stack, notes, texts=texts, coarse=coarse)),
-            *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
+            *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
+            *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
             *gradient_lines(stack, with_cosines(layers), every_layer=every_layer),
-            *_below(stack, law, layers, larger), *expert_rows(stack, layers, notes), "",
+            *_below(stack, layers, larger), *expert_rows(stack, layers, notes), "",
             _format_noise_scale(scale.whole, law), *[
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
@@ -277,27 +271,24 @@ def norms_by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) ->
     )
 
 
-def _below(stack: Stack, law: TextLaw | None, layers: Columns, larger: Mapping[str, float]) -> list[str]:
+def _below(stack: Stack, layers: Columns, larger: Mapping[str, float]) -> list[str]:
     # State the ratios first / last layer, in this batch and in a much larger one, and what the table lacks.
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     others = ", ".join(f"dL/d{name} {ratio:.3g}" for name, ratio in larger.items())
     return [
-        *[_LOST] * bool(lost), *_error_of_words(stack, law), *over_layers(stack, known, "predicted"),
+        *[_LOST] * bool(lost), *over_layers(stack, known, "predicted"),
         *[f"In a much larger batch: {others}."] * bool(larger),
     ]  # fmt: skip
 
 
-def _of_larger_batch(scale: NoiseScale, layers: Columns) -> dict[str, float]:
+def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> dict[str, float]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
-    # first. Ratios that are equal within three standard errors are omitted.
-    common, differ = norms_by_layer(scale.product, scale.product_sem), {}
-    for name in first_over_last(layers).keys() & first_over_last(common).keys():
-        here, there = (ends_of_layers(table, name, "predicted") or (1.0, 0.0) for table in (layers, common))
-        apart = abs(math.log(there[0] / here[0]))
-        if apart > _OTHER_RATIO + 3.0 * math.hypot(here[1] / here[0], there[1] / there[0]):
-            differ[name.removeprefix("grad_")] = (-apart, there[0])
-    return {name: ratio for name, (_, ratio) in sorted(differ.items(), key=lambda item: (item[1][0], item[0]))}
+    # from the given ones first. WQ and WK, whose sampling errors are large, and differences below a fifth are omitted.
+    common = first_over_last(norms_by_layer(scale.product, scale.product_sem))
+    apart = {name: abs(math.log(common[name] / here[name])) for name in common if name in here}
+    names = sorted(apart, key=lambda name: -round(apart[name], 2))
+    return {name[5:]: common[name] for name in names if apart[name] > 0.2 and name not in ("grad_WQ", "grad_WK")}
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:
@@ -353,11 +344,6 @@ def deviation_lines(line: FirstLine) -> list[str]:
     ]
 
 
-def _text_lines(stack: Stack, asked: Asked, line: FirstLine) -> list[str]:
-    # Describe the text, if it is a named kind or a model's default.
-    return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
-
-
 def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
     # Warn if a text file contains words instead of token ids, or if one token makes up more than a fifth of it.
     if law is None or text in KINDS:
@@ -374,16 +360,6 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
             f"One token makes up {most:.0%} of the text. Check for runs of spaces, as in wrapped or indented lines."
         )
     return lines
-
-
-def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 2 kappa of its gradient's norm.
-
-    Here kappa is the probability of equal tokens within a sequence; the squared norm is off by up to 4 kappa.
-    """
-    if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
-        return []
-    return [f"  The norms of W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:

@@ -512,8 +512,8 @@ def _run_lines(
 
 def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note]) -> list[str]:
     # Compares the layers, in the batch of step 1 if it is known.
-    others = run.values["of_larger_batch"].items() if run else ()
-    larger = [f" (larger batches: {name} {float(f'{ratio:.2g}'):g}x)" for name, ratio in others]
+    others = run.values["of_larger_batch"] if run else {}
+    larger = [f" (larger batches: {name} {float(f'{others[name]:.2g}'):g}x)" for name in others]
     of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)

@@ -288,12 +288,6 @@ def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
     return cost_of_batch(stack, law, patterns, coarse=coarse)[0]
 
 
-def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
-    """Measure on this machine how long the prediction of a batch's gradient takes, by timing the smallest batch."""
-    cost, grouped = cost_of_batch(stack, law, patterns)
-    return measured(replace(stack, sequences=2), cost, patterns=patterns, grouped=grouped, text=law)
-
-
 def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, *, coarse: Coarse = False
 ) -> NoiseScale:
@@ -308,7 +302,8 @@ def scale_of_batch(
     """
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
     if budget.is_clocked and budget.has_room(cost):
-        cost = measured_batch(stack, law, patterns)
+        whole, _ = cost_of_batch(stack, law, patterns)
+        cost = measured(replace(stack, sequences=2), whole, patterns=patterns, grouped=grouped, text=law)
     if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
             "; ".join(

@@ -314,8 +314,8 @@ def predict_logged(
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
         *[f"The norm is a quick estimate: within {theory.error:.0%}, which +- includes."] * (theory.error > 0),
-        *_code_lines(notes, verdict.causes, read.line), "",
-        title(stack), *drawn_lines(notes, others=False), *note_lines(notes),
+        *drawn_lines(notes, others=False), *_code_lines(notes, verdict.causes, read.line), "",
+        title(stack), *note_lines(notes),
     ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
@@ -335,11 +335,11 @@ def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine
     codes, lines = other_codes(notes), []
     for name, cause in ((name, cause) for name in codes for cause in causes if f"({name})" in cause.words):
         norm = f", gradient norm {cause.line.norm:.4g}" * (not math.isnan(cause.line.norm))
-        norm += f" (log: {printed.norm / cause.line.norm:.3g} times)" * bool(norm and printed.norm)
+        norm += f" (log: {printed.norm / cause.line.norm:.3g} times)" if norm and printed.norm else ""
         verdict = "explains the log" if cause.explains(printed) else "does not explain the log"
         lines.append(f"  --drawn-by {name} ({TRAINING_CODES[name].rule}): {verdict}; loss {cause.line.loss:.4g}{norm}")
     flags = f"--drawn-by {' or '.join(codes)}"
-    sentence = f"The verdict depends on the code that draws the weights. If it is not the code above, add {flags}."
+    sentence = f"The verdict holds for these weights. If other code draws them, add {flags}."
     return [sentence, *lines] * bool(codes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.actions.batch import Asked, quick_batch
-from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
+from gradbounds.budget import Budget, OverBudgetError, Way, each_once, tokens_within, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import NEARLY_EQUAL, UNEVEN, first_over_last, profiles, role
 from gradbounds.network_text import with_cosines
@@ -81,9 +81,9 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     Embeddings are as small as they can be with about equal layers. The second result is the line of text that describes
-    the change. If the layers differ by less than a factor of 1.5, the line is empty. A change counts only if it at least
-    halves the logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too
-    long.
+    the change. If the layers differ by less than a factor of 1.5, the line is empty. A change counts only if it at
+    least halves the logarithm of the ratio. Without such a change, the line says that there is none or that trying
+    takes too long.
 
     Args:
         stack: the network.
@@ -102,7 +102,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     changes, too_long = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
     asked = len(changes)
     before, not_advised = _own_token(stack, table)[0], ""
-    with shown("testing changes that even out the layers", sum((chosen.cost for *_, chosen in changes), Cost())):
+    cost = sum((chosen.cost for *_, chosen in changes), Cost())
+    with each_once(), shown("testing changes that even out the layers", cost):
         while changes:
             words, values, chosen = changes.pop(0)
             try:

@@ -23,8 +23,9 @@ from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
-_SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
-_STREAM = ("hidden_energy", "token_correlation", "expert_load_max", "expert_balance")
+_SQUARE, _VECTOR, _STREAM = (
+    "grad_sq_", "vector_sq_", ("hidden_energy", "token_correlation", "expert_load_max", "expert_balance")
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,8 +33,6 @@ COUNTED = 1024
 
 # The angles between two tokens at which products of routings are averaged, and the number of sampled logits for each.
 _ANGLES, _LOGITS, _MOST_LOGITS = np.linspace(0.0, 0.6 * np.pi, 17), 2**19, 2**15
-# Of these samples, one in so many suffices for the balance, within 1%.
-_EVERY = 4
 
 # The cosines of tokens at which the largest load is averaged, and the sampled networks and their tokens for each.
 _COSINES, _NETWORKS, _TOKENS = np.linspace(0.0, 0.9999, 17), 200, 16
@@ -119,9 +117,8 @@ class MeanRouting:
         angles = np.arccos(np.clip(kernel / sizes[..., :, None] / sizes[..., None, :], -1.0, 1.0))
         # One table for variances within 1%, whatever else the layers have.
         size = round(float(np.log(gain(stack, role) * np.mean(np.square(sizes)))), 2)
-        names = ("experts", "experts_per_token", "router_scores", "router_norm", "routed_scale")
-        router = Stack(**{name: getattr(stack, name) for name in names})
-        return cls(*(np.interp(angles, _ANGLES, mean) for mean in _mean_products(router, role == "SR", size)))
+        means = _mean_products(_router(stack), role == "SR", size)
+        return cls(*(np.interp(angles, _ANGLES, mean) for mean in means))
 
     def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
         """Return the mean inner products of two tokens' gradients at the router's logits, as `Routing.at_logits`."""
@@ -133,6 +130,13 @@ class MeanRouting:
         return np.asarray(
             kernel - first - first.mT + overlaps.second * self.second * sizes[..., None] * sizes[..., None, :]
         )
+
+
+@lru_cache(maxsize=64)
+def _router(stack: Stack) -> Stack:
+    # Return a network with the same experts, which is the same for all layers and widths.
+    names = ("experts", "experts_per_token", "router_scores", "router_norm", "routed_scale")
+    return Stack(**{name: getattr(stack, name) for name in names})
 
 
 @lru_cache(maxsize=64)
@@ -148,17 +152,21 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
     normals = np.random.default_rng(0).standard_normal((2, min(_MOST_LOGITS, _LOGITS // count + 1), count))
     logits_of_token, independent = np.exp(size / 2.0) * normals
     means = []
-    for angle in _ANGLES:
-        logits = np.stack([logits_of_token, np.cos(angle) * logits_of_token + np.sin(angle) * independent])
+
+    def routed(logits: Array) -> tuple[Array, Array, Array, Array]:
         route = _shared(stack, logits, logits) if shared else routing(stack, logits)
-        (p, q), (slope, slope_of_q), (share, share_of_q) = route.weights, route.slopes, route.shares
-        along, along_q = route.slopes * route.weights - route.shares * np.square(route.weights).sum(-1, keepdims=True)
+        along = route.slopes * route.weights - route.shares * np.square(route.weights).sum(-1, keepdims=True)
+        return route.weights, route.slopes, route.shares, along
+
+    p, slope, share, along = routed(logits_of_token)
+    for angle in _ANGLES:
+        logits = np.cos(angle) * logits_of_token + np.sin(angle) * independent
+        q, slope_of_q, share_of_q, along_q = routed(logits)
         overlap = (p * q).sum(-1, keepdims=True)
         # For each token pair, summed over experts.
         slopes = slope * slope_of_q - slope * q * share_of_q - p * share * slope_of_q + overlap * share * share_of_q
         first = along * p * slope_of_q - overlap * along * share_of_q
-        every = slice(None, None, _EVERY)
-        balance = count * (p[every] > 0) * softmax(logits[1, every], axis=-1)
+        balance = count * (p[::4] > 0) * softmax(logits[::4], axis=-1)  # a quarter suffices, within 1%
         means.append([count * np.mean(part) for part in (p * q, slopes, first, along * along_q, balance)])
     return np.array(means).T
 
@@ -262,7 +270,6 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         def sampled(role: str, count: int) -> Array:
             return gain(stack, role) ** 0.5 * (root @ generator.standard_normal((*kernel.shape[:-1], count)))
 
-        # Logits stay None where they are averaged.
         logits = None if averaged else sampled("WR", stack.experts)
         route = MeanRouting.of(stack, "WR", kernel) if logits is None else routing(stack, logits)
         of_units, units_back, recorded = routed(tokens, kernel)
@@ -293,8 +300,8 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
             if tokens.apart:  # a large batch, where the own parts of sequences average out
                 across = np.asarray(tokens.total(kernel))[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
                 fullest = np.interp(across, _COSINES, _largest_loads(stack.experts, stack.experts_per_token))
-                balance = np.asarray(tokens.total(parts[0][0].route.balance))[1] / (tokens.count**2 / 2)
-                recorded = recorded | {"expert_load_max": fullest, "expert_balance": balance}
+                balance = np.asarray(tokens.total(ways[0].route.balance))[1] / (tokens.count**2 / 2)
+                recorded |= {"expert_load_max": fullest, "expert_balance": balance}
             return np.asarray(out), pullback, recorded
         loads = (
             _loads_of_groups(stack, tokens, kernel, generator)

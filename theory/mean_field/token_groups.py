@@ -315,7 +315,8 @@ class GroupLayout(MatrixLayout):
         return self.of_sequences(kernel) if self.apart else self.of_sequences(kernel).sum(0)
 
     def of_sequences(self, kernel: Array) -> Array:
-        return np.moveaxis(kernel.reshape(*kernel.shape[:-2], -1) @ self._counts, -1, 0)
+        sums = kernel.reshape(*kernel.shape[:-2], -1) @ self._counts
+        return np.asarray(sums.transpose(-1, *range(sums.ndim - 1)))
 
     @cached_property
     def _counts(self) -> Array:

@@ -88,14 +88,18 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
 
 
-def test_the_error_of_keys_of_text_is_printed(capsys):
-    """2 kappa of the norm of W^K above the first layer, where words repeat, and nothing where they differ."""
-    line, error = ["predict", *SMALL, "--query-key-scale", "1", "--batch", "6", "--patterns", "2"], "may be up to"
-    assert main([*line, "--text", "zipf:1"]) == 0
-    kappa = TextLaw.zipf(1.0, 16).within
-    assert f"W^K above layer 1 {error} {2 * kappa:.1%} larger than printed" in capsys.readouterr().out
-    assert main([*line, "--text", "distinct"]) == 0
-    assert error not in capsys.readouterr().out
+def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
+    """One sequence has much noise in its last router; the printed ratio is that of very many sequences."""
+    line = ["predict", "--like", "olmoe-1b-7b", "--width", "64", "--depth", "4", "--heads", "2", "--vocab", "64"]
+    line += ["--tokens", "16", "--patterns", "2", "--batch"]
+    assert main([*line, "1"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"  experts  .*: the fullest takes about \d+% .*balancing loss \(0.01 \* 8", said)
+    assert main([*line, "1000000"]) == 0
+    other = re.search(r"dL/dWR ([\d.]+)", ratios_of(capsys.readouterr().out))[1]
+    assert float(re.search(r"In a much larger batch: .*dL/dWR ([\d.]+)", said)[1]) == pytest.approx(
+        float(other), rel=0.02
+    )
 
 
 def test_a_batch_of_text(tmp_path, capsys):

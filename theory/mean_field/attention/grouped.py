@@ -270,7 +270,12 @@ class GroupedAttention:
 
         The weights of a row have the sum 1, so that only differences between its logits change them.
         """
-        same = [self._of_same_place(tokens, patterns, above, parts[3], shift) for shift in range(tokens.sequences)]
+        # Of two tokens at one position, or of a key with itself: Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k.
+        products, mine = above * patterns.products / self.stack.key_width, parts[3]
+        same = [
+            tokens.pulled_back_weights(within(products, tokens.sequences, shift), mine, mine, shift).mean((1, 2))
+            for shift in range(tokens.sequences)
+        ]
         to_keys = self._at_every_key(tokens, patterns, above, parts[:3], same)
         if not self.stack.logit_softcap and not self.stack.rotary:
             return tokens.centred(to_keys)
@@ -331,16 +336,6 @@ class GroupedAttention:
         for (place, same), product in zip(tokens.same_places(), same_places[1:], strict=True):
             kernel[..., place, same] = product
         return kernel
-
-    def _of_same_place(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int
-    ) -> Array:
-        """Return Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k at a key, (batch, S r), with the key j' at the same position.
-
-        For shift 0, j' is the key j itself; otherwise it is in the sequence that is `shift` after that of j.
-        """
-        products = within(above * patterns.products, tokens.sequences, shift) / self.stack.key_width
-        return np.asarray(tokens.pulled_back_weights(products, mine, mine, shift).mean((1, 2)))
 
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
@@ -462,14 +457,15 @@ class GroupedAttention:
         changed, many, deviation = parts
         layout, sequences = tokens.one, tokens.sequences
         own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
-        slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
+        if self.stack.logit_softcap:
+            many = many * np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
         gradients = changed @ rows(patterns.mean_keys, sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
         if (words := patterns.words) is not None:
             share = share * (1.0 + others)
             share[..., words.tokens.one.probes] = words.held
-        gradients = gradients + (many * slopes * (1.0 - share)) @ own_keys
+        gradients = gradients + (many * (1.0 - share)) @ own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
         gradients = turned(self.stack, tokens.places, joined(gradients), -1) / of_queries
         # A gradient that is the same in all samples is multiplied with their mean.
