@@ -50,7 +50,6 @@ _CHOICES = {
     (True, False): "the change, by its gain", (False, True): "no change, by the cost",
     (True, True): "open, because gain and cost both count", (False, False): "open, because neither has an advantage",
 }  # fmt: skip
-_SMALLEST = f"Advised embedding_scale: the smallest of 1, 2, 5, 10, ... with all ratios below {EVEN:g}x, by an estimate"
 _OF_RUN = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
@@ -237,7 +236,8 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
             for word, step, after in zip(words, steps, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
-        "", *[_SMALLEST] * any("embedding_scale" in word for word in words),
+        "", *[f"Advised embedding_scale: the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, by an estimate"]
+        * any("embedding_scale" in word for word in words),
         "Every number of one change: --compare CHANGE",
     ]  # fmt: skip
 

@@ -447,7 +447,10 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
-    assert re.search(rf"\n  {change} .*{re.escape(effect)}(?s:.*)\n  placement=keel ", capsys.readouterr().out)
+    assert re.search(
+        rf"\n  {change} .*{re.escape(effect)}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embedding_scale: ",
+        capsys.readouterr().out,
+    )
 
 
 def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
