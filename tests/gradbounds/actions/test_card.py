@@ -396,6 +396,18 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
 
 
+@pytest.mark.parametrize(("ratio", "advised"), [(1.19, 2.0), (1.3, 5.0), (None, 5.0)])
+def test_embeddings_too_small_for_the_batch_are_not_advised(ratio, advised, capsys, monkeypatch):
+    ratios = {2.0: ratio, 5.0: 1.05}
+    smaller, larger = (remedies.Remedy("", {"embedding_scale": scale}, 1.1) for scale in ratios)
+    monkeypatch.setattr(card, "remedy", lambda *_: (replace(smaller, larger=larger), ""))
+    monkeypatch.setattr(card, "change_of_batch", lambda asked, batch, of, run, words, values, **_: (
+        ratios[values["embedding_scale"]] and remedies.Remedy(words, values, ratios[values["embedding_scale"]])
+    ))  # fmt: skip
+    change = found(capsys, "--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")["evened_by"]
+    assert change["values"] == {"embedding_scale": advised}
+
+
 def test_lost_norms_and_equal_tokens_are_named():
     """Post-LN's tokens become equal, and a norm below the error of its samples has no ratio."""
     stack = Stack(width=64, depth=24, tokens=4, vocab=16, query_key_scale=1.0)
