@@ -87,8 +87,7 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
 )
 def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     result = judged(tmp_path, healthy.loss * loss, healthy.norm * norm)
-    assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause)
-    assert f"  {cause}: loss" in str(result)
+    assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause) and f"  {cause}: loss" in str(result)
     causes = [line for line in str(result).splitlines() if line.startswith("  ") and " times the prediction)" in line]
     assert re.search(r" \(\d+ tested; a text is first, then the nearest\):", str(result)) and 1 <= len(causes) <= 3
 
@@ -323,13 +322,11 @@ def test_bad_logs_are_one_line(tmp_path, capsys, content, error):
         file.write_bytes(content)
     assert main([*TINY, str(file)]) == 2
     said = capsys.readouterr().err
-    assert error in said
-    assert said.count("\n") == 1
+    assert error in said and said.count("\n") == 1
 
 
 def test_what_logged_stands_with(tmp_path, capsys):
-    assert main(["predict", "--logged", "log"]) == 2
-    assert "--logged requires --batch, got" in capsys.readouterr().err
+    assert main(["predict", "--logged", "log"]) == 2 and "--logged requires --batch, got" in capsys.readouterr().err
     assert main([*TINY, "log", "log", "--dry-run"]) == 2
     assert "--dry-run cannot be combined with two logs" in capsys.readouterr().err
 
@@ -347,8 +344,7 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     (tmp_path / "log").write_text("\n".join(text))
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
     layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
-    assert len(layers) == 12
-    assert layers["W2", 3] == pytest.approx(4.0)
+    assert len(layers) == 12 and layers["W2", 3] == pytest.approx(4.0)
     assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters not compared: layers.1.rotary.weight." in str(result)
@@ -371,8 +367,7 @@ def test_a_matrix_that_the_whole_norm_hides(tmp_path, healthy, times, off):
     ]
     (tmp_path / "log").write_text("\n".join(text))
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
-    assert result.alarm == off
-    assert result.values["as_it_should_be"] == (not off)
+    assert result.alarm == off and result.values["as_it_should_be"] == (not off)
     assert ("Step 1 is as predicted." in str(result)) == (not off)
     said = f"except dL/dW2 of layer 3: its ratio logged / predicted is {times:.3g} times the median ratio."
     assert (said in str(result)) == off
@@ -439,10 +434,8 @@ def test_a_planted_scale_in_a_foreign_log(of_gpt2):
     """The matrix is named, its cause is the first, names are shown that were read and that were not."""
     result = of_gpt2(WHOLE[0])
     layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
-    assert len(layers) == 12
-    assert layers["W1", 2] == pytest.approx(20, rel=0.2)
-    assert layers.drop(("W1", 2)).between(0.8, 1.25).all()
-    assert result.alarm
+    assert len(layers) == 12 and layers["W1", 2] == pytest.approx(20, rel=0.2)
+    assert layers.drop(("W1", 2)).between(0.8, 1.25).all() and result.alarm
     assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
     assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
     assert "read from gradients/transformer.h.*.mlp.c_fc.weight (3)" in str(result)
