@@ -12,7 +12,7 @@ from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
-from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, code_of, effect, tested_values
+from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import QUICK_RATIO, epsilon_text, first_over_last, gradient_profiles, profiles, role
@@ -46,15 +46,12 @@ _COST = (
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _LARGEST["cosine"]: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
-_COUNTS = 0.1
 _CHOICES = {
     (True, False): "the change, by its gain", (False, True): "no change, by the cost",
     (True, True): "open, because gain and cost both count", (False, False): "open, because neither has an advantage",
 }  # fmt: skip
-_SMALLEST = (
-    "embedding_scale: the card advises the smallest of 1, 2, 5, 10, ... that by an estimate leaves every ratio below "
-    f"{EVEN:g}x"
-)
+_SLOWED = "  Step 1 of AdamW moves matrices by {},\n  after the change by {}."
+_OF_RUN = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
 
@@ -143,7 +140,7 @@ def compare_steps(
 def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
     # Return all changes that the card can advise, in the form that the flag `--compare` takes.
     words = []
-    for values in tested_values(stack, run.columns("layers")):
+    for _, values in changes_of(stack, run.columns("layers"), (0.2, 0.4, 1.0)):
         with suppress(ValueError):  # no such network
             of.read({**asked.given, **values})
             words += ["+", *as_flags(values)]
@@ -159,24 +156,21 @@ def _tables(
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         reasons = (("before", before.unknown), ("after", after.unknown))
         code = code_of(stacks[0], changed)
-        known = before.deviations and after.deviations
-        lost = known and any(name.endswith(_ENDS) for name in {*before.numbers} ^ {*after.numbers})
         lines += [
             "",
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
-            *[_LOST] * bool(lost),
-            *_summary(before, after),
-            *_balance(before, after, stacks[0], changed),
+            *_summary(before, after, stacks[0], changed),
+            *[_SLOWED.format(before.slowed or "R", after.slowed or "R")] * bool(before.slowed or after.slowed),
             *["  In code (torch), once before training:"] * bool(code),
             *(f"    {line}" for line in code),
         ]
-    of_run = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
-    lines += ["", of_run] * any(step.deviations for step in steps)
+    lines += ["", _OF_RUN] * any(step.deviations for step in steps)
     lines += [_QUICK.format(batch)] * (asked.text not in (None, DISTINCT))
     if asked.text not in (None, DISTINCT) and not after.unknown:
-        parts = (change.partition("=") for change in changes)
-        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, _, value in parts)
+        flags = " ".join(
+            f"--{name.replace('_', '-')} {value}" for name, value in (each.split("=", 1) for each in changes)
+        )
         lines += [
             "The error of these critical rates, and a warm-up: replace --compare by",
             f"  {flags}{batch} --learning-rate 1e-4",
@@ -184,75 +178,52 @@ def _tables(
     return lines
 
 
-def _summary(before: _Step, after: _Step) -> list[str]:
-    # State the norm before and after a change, whether the layers become more even, and the effect on AdamW.
-    ends, even = _evenness(before, after)
-    if not even:
+def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[str]:
+    # State the norm before and after a change, whether the layers become more even, what speaks for and against the
+    # change, and what that means for AdamW, which does not require even layers.
+    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
+    if not names:
         return []
-    norms = [step.numbers["gradient norm"] for step in (before, after)]
+    sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
+    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
+    evens = abs(ends[1] - ends[0]) > LESS_EVEN
+    even = ("more" if ends[1] < ends[0] else "less") + " even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
     lost = [name for name in lost if lost.count(name) == 1]
     without = f", without {' and '.join(lost)}" * bool(lost)
-    lines = [
-        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become {even} (first and last "
-        f"layer at most {first} -> {last} apart{without})."
+    sides: tuple[list[str], list[str]] = [], []
+    lines = [_LOST] * bool(lost) + [
+        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become "
+        f"{even if evens else 'as even as before'} (first and last layer at most {first} -> {last} apart{without})."
     ]
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
     if rates[0] and rates[1]:
-        factor, times = max(before.factor, after.factor), rates[1] / rates[0]
-        error = f" ({'within' if max(times, 1 / times) < factor else 'beyond'} its error, {factor:.2g}x)"
-        extrapolated = before.unknown or after.unknown
-        error = " (extrapolated)" if extrapolated else error
+        limit, times = max(before.factor, after.factor), rates[1] / rates[0]
+        is_beyond = max(times, 1 / times) >= limit
+        error = f" ({'beyond' if is_beyond else 'within'} its error, {limit:.2g}x)"
+        error = " (extrapolated)" if before.unknown or after.unknown else error
         longer = f"\n  To start as far below it, a linear warm-up needs {1 / times:.2g} times as many steps." * (
             times < 1
         )
         lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more", longer))
-    return lines + [
-        f"  Step 1 of AdamW moves matrices by {before.slowed or 'R'},\n  after the change by {after.slowed or 'R'}."
-    ] * bool(before.slowed or after.slowed)
-
-
-def _evenness(before: _Step, after: _Step) -> tuple[list[float], str]:
-    # Return the logarithm of the largest ratio first / last layer before and after a change, and what that means.
-    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
-    ends = [max((abs(math.log(step.numbers[name])) for name in names), default=0.0) for step in (before, after)]
-    even = ("more" if ends[1] < ends[0] else "less") + " even"
-    return ends, (even if abs(ends[1] - ends[0]) > LESS_EVEN else "as even as before") * bool(names)
-
-
-def _balance(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[str]:
-    # State what speaks for and against a change, and whether that matters to AdamW, to which even layers do not.
-    sides: tuple[list[str], list[str]] = [], _cost(before, after, changed.embedding_scale / stack.embedding_scale)
+        sides[times < 1].extend([f"AdamW's critical rate {float(f'{times:.2g}'):,g}x{error}"] * is_beyond)
     for name, words in _SMALLER.items():
-        first, last = (step.numbers.get(name, math.nan) for step in (before, after))
-        if abs(last - first) > _COUNTS:
-            sides[last > first].append(f"{words} {first:.3g} -> {last:.3g}")
-    rate = f"critical rate, {RATES['adam']}"
-    times = after.numbers.get(rate, 1.0) / before.numbers.get(rate, 1.0)
-    if rate in before.numbers and rate in after.numbers and max(times, 1 / times) > max(before.factor, after.factor):
-        unsure = " (extrapolated)" * bool(before.unknown or after.unknown)
-        sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x{unsure}")
-    normed = COMPOSITIONS[changed.placement].output_norm
-    if normed != COMPOSITIONS[stack.placement].output_norm:
-        sides[not normed].append(f"{'no ' * (not normed)}output norms, which bound what branches add in all steps")
-    choice = _CHOICES[bool(sides[0]), bool(sides[1])]
-    even = _evenness(before, after)[1]
-    if even in ("more even", "less even"):
-        sides[even == "less even"].append(f"{even} layers (SGD)")
-    lines = [f"  {head}: {'; '.join(each)}." for head, each in zip(("Gain", "Cost"), sides, strict=True) if each]
-    lines.append(f"  Choice under AdamW: {choice}; short training runs decide.")
-    return [part for line in lines for part in textwrap.wrap(line, 114, subsequent_indent="  ")] * bool(after.numbers)
-
-
-def _cost(before: _Step, after: _Step, factor: float) -> list[str]:
-    # State what larger embeddings make smaller.
-    growths = [step.numbers.get(_GROWTH, 0.0) for step in (before, after)]
-    norms = [step.numbers.get("gradient norm", 0.0) for step in (before, after)]
-    if factor <= 1.0 or min(growths) < 1.0 or norms[1] >= norms[0]:
-        return []
-    shares = (100.0 * (1.0 - growth**-2) for growth in reversed(growths))
-    return [_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor)))]
+        old, new = (step.numbers.get(name, math.nan) for step in (before, after))
+        sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
+    normed = [COMPOSITIONS[each.placement].output_norm for each in (stack, changed)]
+    sides[normed[0]].extend(
+        [f"{'no ' * normed[0]}output norms, which bound what branches add in all steps"] * (normed[0] != normed[1])
+    )
+    growths = [step.numbers.get(_GROWTH, 0.0) for step in (after, before)]
+    factor = changed.embedding_scale / stack.embedding_scale
+    if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
+        shares = (100.0 * (1.0 - growth**-2) for growth in growths)
+        sides[1].append(_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor))))
+    listed = [f"  Choice under AdamW: {_CHOICES[bool(sides[0]), bool(sides[1])]}; short training runs decide."]
+    sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
+    listed[:0] = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
+    return lines + [part for line in listed for part in textwrap.wrap(line, 114, subsequent_indent="  ")]
 
 
 def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
@@ -269,8 +240,9 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
             for word, step, after in zip(words, steps, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
-        *["", _SMALLEST] * any("embedding_scale" in word for word in words),
-        "", "Every number of one change: --compare CHANGE",
+        "", *[f"Advised embedding_scale: the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, by an estimate"]
+        * any("embedding_scale" in word for word in words),
+        "Every number of one change: --compare CHANGE",
     ]  # fmt: skip
 
 
@@ -292,10 +264,11 @@ def _step(
     ratios, line = first_over_last(result.columns("layers")).items(), result.values["line"]
     stream = profiles(with_cosines(result.columns("layers")), "predicted")
     energies = stream["hidden_energy"]
-    numbers = {"loss": line.loss, "gradient norm": line.norm}
-    numbers |= {_GROWTH: float(energies[-1] / energies[0]) ** 0.5}
-    numbers |= {words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream}
-    numbers |= {f"{role(name)}{_ENDS}": ratio for name, ratio in ratios}
+    numbers = {
+        "loss": line.loss, "gradient norm": line.norm, _GROWTH: float(energies[-1] / energies[0]) ** 0.5,
+        **{words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream},
+        **{f"{role(name)}{_ENDS}": ratio for name, ratio in ratios},
+    }  # fmt: skip
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(

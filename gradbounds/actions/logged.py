@@ -90,7 +90,6 @@ _REPEATED = {
     "norm is squared": "if the norm is squared, twice the loss multiplies it by 4",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
 }
-_APART = "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _ALONE = (
     "Step 1 is as predicted",
@@ -130,10 +129,6 @@ class Cause:
     def distance(self, logged: LogLine) -> float:
         """Return how far the logged numbers are from their predictions under this cause, in standard deviations."""
         return math.hypot(*self.offs(logged))
-
-    def order(self, logged: LogLine) -> tuple[bool, float]:
-        """Return the key by which causes are chosen: fitted causes last, the nearest first."""
-        return self.is_fitted, self.distance(logged)
 
 
 @dataclass
@@ -332,15 +327,15 @@ def predict_logged(
 
 def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine) -> list[str]:
     # Name the other codes that train such models, and the first step that each predicts where it was computed.
-    codes, lines = other_codes(notes), []
-    for name, cause in ((name, cause) for name in codes for cause in causes if f"({name})" in cause.words):
-        norm = f", gradient norm {cause.line.norm:.4g}" * (not math.isnan(cause.line.norm))
-        norm += f" (log: {printed.norm / cause.line.norm:.3g} times)" if norm and printed.norm else ""
-        verdict = "explains the log" if cause.explains(printed) else "does not explain the log"
-        lines.append(f"  --drawn-by {name} ({TRAINING_CODES[name].rule}): {verdict}; loss {cause.line.loss:.4g}{norm}")
-    flags = f"--drawn-by {' or '.join(codes)}"
-    sentence = f"The verdict holds for these weights. If other code draws them, add {flags}."
-    return [sentence, *lines] * bool(codes)
+    codes, logged = other_codes(notes), printed.norm or math.nan
+    return [
+        f"The verdict holds for these weights. If other code draws them, add --drawn-by {' or '.join(codes)}.",
+        *(f"  --drawn-by {name} ({TRAINING_CODES[name].rule}): "
+          f"{'explains' if cause.explains(printed) else 'does not explain'} the log; loss {cause.line.loss:.4g}"
+          + f", gradient norm {cause.line.norm:.4g}" * (cause.line.norm > 0)
+          + f" (log: {logged / cause.line.norm:.3g} times)" * (logged * cause.line.norm > 0)
+          for name in codes for cause in causes if f"({name})" in cause.words),
+    ] * bool(codes)  # fmt: skip
 
 
 def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
@@ -414,7 +409,7 @@ def _judged(
             far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
             texts = [] if far else texts
     causes += theory.others(given, printed, missing)
-    ranked = [*texts, *sorted(causes, key=lambda cause: cause.order(printed))]
+    ranked = [*texts, *sorted(causes, key=lambda cause: (cause.is_fitted, cause.distance(printed)))]
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
     is_missing = (
@@ -464,7 +459,10 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         * (cause.tried > 1)
         for cause in near
     ]
-    return lines + [f"{_APART}{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by))
+    return lines + [
+        "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
+        f"{'; '.join(shown_by)}."
+    ] * (len(near) > 1 and bool(shown_by))
 
 
 def off_words(healthy: Cause, printed: LogLine) -> list[str]:

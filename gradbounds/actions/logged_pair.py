@@ -92,8 +92,10 @@ def compare_logs(
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
     reads = [reading(read_log(file), LoggedAs.of(logged_as), batch * stack.tokens) for file in files]
     table = _table(reads[0].line.parameters, reads[1].line.parameters)
+    # A log without a norm has the norm of the parameters that both logs have.
     first, second = (
-        _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)
+        read.line if read.line.norm or table.empty else replace(read.line, norm=float(np.linalg.norm(table[column])))
+        for read, column in zip(reads, ("first", "second"), strict=True)
     )
     pairs = {"loss": (first.loss, second.loss), "gradient norm": (first.norm, second.norm)}
     ratios = {name: None if None in pair else pair[0] / pair[1] for name, pair in pairs.items()}  # type: ignore[operator]
@@ -113,7 +115,9 @@ def compare_logs(
     agree = far.empty and Cause("", judged.line_of(lines[1])).explains(lines[0])
     few = far if 2 * len(far) < len(table) else far.head(0)
     tested = [] if agree else _causes(lines, reads, judged, few, batch, stack)
-    near, tried = _nearest(tested), sum(cause.tried for cause, _, _ in tested)
+    rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in tested if cause.explains(line)]
+    near = pd.DataFrame(rows[:MOST_CAUSES], columns=["cause", "loss_ratio", "norm_ratio", "distance"])
+    tried = sum(cause.tried for cause, _, _ in tested)
     return Result(
         about=f"step 1 of {files[0]} and {files[1]}",
         tables={"causes": near, "parameters": table},
@@ -199,11 +203,6 @@ def _table(first: Mapping[str, float], second: Mapping[str, float]) -> pd.DataFr
     )
 
 
-def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
-    # Return a log's first step; without a norm, with the norm of the parameters that both logs have.
-    return line if line.norm or table.empty else replace(line, norm=float(np.linalg.norm(table[column])))
-
-
 def _causes(
     lines: Sequence[LogLine], reads: Sequence[Reading], judged: Judged, far: pd.DataFrame, batch: int, stack: Stack
 ) -> list[tuple[Cause, LogLine, tuple[float, float]]]:
@@ -231,13 +230,9 @@ def _causes(
             for cause in causes
         ]  # fmt: skip
     # Ratios of single matrices show their cause.
-    return sorted(matches, key=lambda row: ("single matrices" not in row[0].words, *row[0].order(row[1])))
-
-
-def _nearest(tested: Sequence[tuple[Cause, LogLine, tuple[float, float]]]) -> pd.DataFrame:
-    # Return the first causes that explain the ratios.
-    rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in tested if cause.explains(line)]
-    return pd.DataFrame(rows[:MOST_CAUSES], columns=["cause", "loss_ratio", "norm_ratio", "distance"])
+    return sorted(
+        matches, key=lambda row: ("single matrices" not in row[0].words, row[0].is_fitted, row[0].distance(row[1]))
+    )
 
 
 def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:

@@ -100,12 +100,10 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     is_coarse = own is not None and own.arguments.get("coarse", False)
     changes, too_long = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
-    asked = len(changes)
     before, not_advised = _own_token(stack, table)[0], ""
     cost = sum((chosen.cost for *_, chosen in changes), Cost())
     with each_once(), shown("testing changes that even out the layers", cost):
-        while changes:
-            words, values, chosen = changes.pop(0)
+        for k, (words, values, chosen) in enumerate(changes):
             try:
                 after, chance = _own_token(chosen.stack, chosen, before)
                 changed = table if chance > LARGEST_OWN_PROBABILITY else layer_columns(chosen.predicted(), None)
@@ -119,8 +117,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
                 best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
-                changes, _ = _within(stack, _smaller(stack, change), limit, coarse=is_coarse)
-    return best, _none_line(asked, too_long, limit, not_advised) if best is None else best.line()
+                changes[k + 1 :], _ = _within(stack, _smaller(stack, change), limit, coarse=is_coarse)
+    return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
 def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,17 +131,6 @@ def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]
     smaller = _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5)
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
-
-
-def tested_values(stack: Stack, table: Columns) -> Iterator[dict[str, Any]]:
-    """Yield the fields of all changes that the card can advise; of larger embeddings with an untied head, three."""
-    for _, values in changes_of(stack, table):
-        is_untied = "embeddings" in values or stack.embeddings != "tied"
-        largest = values.get("embedding_scale", 0.0) * is_untied
-        for scale in (_round_up(0.2 * largest), _round_up(0.4 * largest)) if largest else ():
-            if scale > stack.embedding_scale:
-                yield {**values, "embedding_scale": scale}
-        yield values
 
 
 def search_seconds(own: float) -> float:
@@ -297,8 +284,11 @@ def _own_token(stack: Stack, table: Columns | Way, before: float = math.inf) -> 
     return loss, -math.expm1(min(0.0, before - loss)) if stack.embeddings == "tied" else 0.0
 
 
-def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield changes of one setting: those that alter the network least come first, and likely before unlikely ones."""
+def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield changes of one setting: those that alter the network least come first, and likely before unlikely ones.
+
+    `shares` are multiples of the embeddings that even out the layers, for an untied head.
+    """
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
     energies = profiles(table, "predicted")["hidden_energy"]
     larger, tied = _round_up(3.0 * float(energies[-1]) ** 0.5), stack.embeddings == "tied"
@@ -307,10 +297,12 @@ def changes_of(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, An
     if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
         ways: list[tuple[str, float, dict[str, Any]]] = [
-            ("", share * larger, {}) for share in ((1.0, 0.5, 0.2, 0.1) if tied else (1.0,))
+            ("", share * larger, {}) for share in (1.0, 0.5, 0.2, 0.1) * tied
         ]
         untied = f"untied head (+{stack.vocab * stack.width / 1e6:.3g}M), "
-        for head, scale, values in [*ways, *[(untied, larger, {"embeddings": "untied"})] * tied]:
+        head, values = (untied, {"embeddings": "untied"}) if tied else ("", {})
+        ways += [(head, _round_up(share * larger), values) for share in shares]
+        for head, scale, values in ways:
             what = "input, position embeddings" if positions else "input embedding"
             what = "embedded tokens" if tied and not head else what
             if scale > stack.embedding_scale:

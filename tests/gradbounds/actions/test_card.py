@@ -374,41 +374,44 @@ def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
     assert not re.search(r"; layer 1 \d+%|why layer 1", capsys.readouterr().out)
 
 
-def test_larger_embeddings_have_a_cost():
-    before, after = (compare._Step({compare._GROWTH: growth, "gradient norm": growth}) for growth in (2.0, 1.25))
-    (line,) = compare._cost(before, after, 50.0)
-    assert "add 36% of the residual stream's mean square (before: 75%)" in line and "50x" in line
-    assert compare._cost(before, after, 1.0) == compare._cost(after, before, 50.0) == []
-    before, after = (
-        compare._Step(
-            {"gradient norm": 1.0, "W1, first / last layer": 2.0, "critical rate, AdamW": rate}, slowed="0.5 R"
-        )
-        for rate in (1.0, 0.25)
-    )
-    said = compare._summary(before, replace(after, slowed=""))
-    assert (
-        "a linear warm-up needs 4 times as many steps" in said[1] and "by 0.5 R,\n  after the change by R." in said[2]
-    )
-
-
 def test_a_change_has_gains_costs_and_a_choice_under_adamw():
-    """Even layers count for SGD alone, and critical rates only beyond their error."""
-    alike, rate, ratio = "cosine of two tokens, largest", "critical rate, AdamW", "W1, first / last layer"
-    before, after = (
-        compare._Step({alike: cosine, rate: at, ratio: uneven}, factor=3.0)
-        for cosine, at, uneven in ((0.11, 8.0, 9.0), (0.63, 1.0, 2.0))
-    )
     pre, peri = Stack(placement="pre"), Stack(placement="peri")
-    assert compare._balance(before, after, pre, peri) == [
-        "  Gain: output norms, which bound what branches add in all steps; more even layers (SGD).",
-        "  Cost: largest cosine of two tokens 0.11 -> 0.63; AdamW's critical rate 0.12x.",
-        "  Choice under AdamW: open, because gain and cost both count; short training runs decide.",
-    ]
-    near = compare._Step({alike: 0.15, rate: 4.0, ratio: 20.0}, factor=3.0)
-    assert compare._balance(before, near, pre, pre) == [
-        "  Cost: less even layers (SGD).",
-        "  Choice under AdamW: open, because neither has an advantage; short training runs decide.",
-    ]
+
+    def said(cosine, rate, uneven, growth, norm, changed):
+        before, after = (
+            compare._Step({"cosine of two tokens, largest": c, "critical rate, AdamW": r, "W1, first / last layer": u,
+                           compare._GROWTH: g, "gradient norm": n}, factor=3.0)
+            for c, r, u, g, n in ((0.11, 8.0, 9.0, 2.0, 2.0), (cosine, rate, uneven, growth, norm))
+        )  # fmt: skip
+        return " ".join(" ".join(compare._summary(before, after, pre, changed)).split())
+
+    both = said(0.63, 1.0, 2.0, 2.0, 3.0, peri)
+    assert "a linear warm-up needs 8 times as many steps" in both and both.endswith(
+        " Gain: output norms, which bound what branches add in all steps; more even layers (SGD). Cost: AdamW's "
+        "critical rate 0.12x (beyond its error, 3x); largest cosine of two tokens 0.11 -> 0.63. Choice under AdamW: "
+        "open, because gain and cost both count; short training runs decide."
+    )
+    assert said(0.15, 4.0, 20.0, 2.0, 2.0, pre).endswith(
+        "a linear warm-up needs 2 times as many steps. Cost: less even layers (SGD). Choice under AdamW: open, because "
+        "neither has an advantage; short training runs decide."
+    ), "critical rates count beyond their error, and even layers for SGD alone"
+    larger = replace(pre, embedding_scale=50.0)
+    costs = said(0.11, 8.0, 9.0, 1.25, 1.0, larger)
+    assert re.search(r"add 36% of .* \(before: 75%\).* 50x .*no change, by the cost", costs) and "Cost" not in said(
+        0.11, 8.0, 9.0, 1.25, 3.0, larger
+    )
+
+
+@pytest.mark.parametrize(("ratio", "advised"), [(1.19, 2.0), (1.3, 5.0), (None, 5.0)])
+def test_embeddings_too_small_for_the_batch_are_not_advised(ratio, advised, capsys, monkeypatch):
+    ratios = {2.0: ratio, 5.0: 1.05}
+    smaller, larger = (remedies.Remedy("", {"embedding_scale": scale}, 1.1) for scale in ratios)
+    monkeypatch.setattr(card, "remedy", lambda *_: (replace(smaller, larger=larger), ""))
+    monkeypatch.setattr(card, "change_of_batch", lambda asked, batch, of, run, words, values, **_: (
+        ratios[values["embedding_scale"]] and remedies.Remedy(words, values, ratios[values["embedding_scale"]])
+    ))  # fmt: skip
+    change = found(capsys, "--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")["evened_by"]
+    assert change["values"] == {"embedding_scale": advised}
 
 
 def test_lost_norms_and_equal_tokens_are_named():
@@ -469,7 +472,10 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.3g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
-    assert re.search(rf"\n  {change} .*{re.escape(effect)}(?s:.*)\n  placement=keel ", capsys.readouterr().out)
+    assert re.search(
+        rf"\n  {change} .*{re.escape(effect)}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embedding_scale: ",
+        capsys.readouterr().out,
+    )
 
 
 def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
