@@ -147,9 +147,7 @@ def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verd
         now: the new verdicts.
         before: the earlier verdicts.
     """
-    known: dict[tuple[str, str], Verdict] = {}
-    for v in before:
-        known.setdefault((v.claim, v.part), v)
+    known = {(v.claim, v.part): v for v in reversed([*before])}
     return [(v, known[v.claim, v.part]) for v in now if (v.claim, v.part) in known]
 
 
