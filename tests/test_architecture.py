@@ -25,7 +25,11 @@ MAY_IMPORT = {
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
+<<<<<<< HEAD
         "rich", "sympy", "pytest", "dask", "dask_jobqueue", "distributed", "transformers",
+=======
+        "rich", "sympy", "dask", "distributed", "transformers",
+>>>>>>> 55799ce3 (sweep: delete jobs of batch queues, which workers of a scheduler replace)
     },
     "tools": {"checks", "gradbounds", "simulate", "theory", "numpy", "jinja2"},
     "tests": None,

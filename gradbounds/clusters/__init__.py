@@ -1,1 +1,1 @@
-"""Dask clusters that sample networks, given by their address or by the name of a batch queue."""
+"""Dask clusters that sample networks, given by the address of their scheduler."""

@@ -1,9 +1,6 @@
-"""A Dask cluster that samples the networks of a sweep: a running cluster, or jobs of a batch queue."""
+"""A running Dask cluster that samples the networks of a sweep."""
 
 import logging
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
@@ -21,27 +18,8 @@ _LEAST_WORKERS = 16
 _RETRIES = 5
 _SECONDS = 10
 
-QUEUES = {
-    "slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster", "oar": "OARCluster",
-    "moab": "MoabCluster", "htcondor": "HTCondorCluster",
-}  # fmt: skip
-"""Names of batch queues under dask-jobqueue's key `jobqueue`, and its class for each."""
 
-
-class Errors(logging.Handler):
-    """A log handler that stores the exceptions it receives."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.seen: list[BaseException] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store the exception of a log message, if the message has one."""
-        if record.exc_info and record.exc_info[1] is not None:
-            self.seen.append(record.exc_info[1])
-
-
-def silence_dask() -> Errors:
+def silence_dask() -> None:
     """Keep Dask's own messages off the terminal; an error is reported in one line instead.
 
     This lasts for the rest of the process, because Dask logs errors of connections after they were closed.
@@ -53,13 +31,11 @@ def silence_dask() -> Errors:
         import distributed  # noqa: F401 - it sets up the loggers that are silenced here
     except ImportError as error:
         raise ValueError("dask requires the package dask: pip install 'gradbounds[distributed]'.") from error
-    errors = Errors()
     for name in ("asyncio", "distributed", "tornado", "tornado.application", *logging.root.manager.loggerDict):
         if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):
             logger = logging.getLogger(name)
-            logger.handlers, logger.propagate = [errors], False
+            logger.handlers, logger.propagate = [logging.NullHandler()], False
             logger.setLevel(logging.ERROR)
-    return errors
 
 
 @contextmanager
@@ -128,67 +104,6 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
                 f"dask must stay reachable, but {address!r} lost the sweep ({type(error).__name__}). Draws that "
                 "were saved are kept, and the same command continues."
             ) from error
-
-
-@contextmanager
-def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor that runs tasks in jobs of a batch queue, configured by dask-jobqueue's YAML files.
-
-    Args:
-        name: a key of `QUEUES`.
-        jobs: largest number of jobs; Dask starts as many as the work needs, and cancels them at the end.
-        gpu: whether every task takes one of the workers' resource "GPU".
-
-    Raises:
-        ValueError: Dask is not installed, the options do not suffice, a job cannot be submitted, or as `dask_pool`.
-    """
-    errors = silence_dask()
-    try:
-        with _handlers_kept():
-            import dask_jobqueue
-        cluster = getattr(dask_jobqueue, QUEUES[name])()
-    except Exception as error:  # every kind of queue has errors of its own
-        raise ValueError(
-            f"dask must name a queue with options in dask-jobqueue's YAML under jobqueue.{name}, but "
-            f"{QUEUES[name]} refused them: {_one_line(error)}."
-        ) from error
-    with cluster:
-        cluster.adapt(minimum=1, maximum=jobs)
-        print(f"Dask: waiting for the first of {jobs} jobs; dashboard {cluster.dashboard_link}", flush=True)
-        _wait(cluster, errors, name)
-        with client_pool(cluster.get_client(), gpu=gpu) as (pool, workers):
-            yield pool, max(workers, jobs)
-
-
-def _wait(cluster: Any, errors: Errors, name: str) -> None:
-    """Wait for the first worker, however long the queue takes.
-
-    Raises:
-        ValueError: a job could not be submitted.
-    """
-    while not cluster.scheduler_info["workers"]:
-        if errors.seen:
-            raise ValueError(f"dask must be able to submit jobs, but {name} cannot: {_one_line(errors.seen[0])}.")
-        time.sleep(0.2)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:400] or type(error).__name__
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    # Keep the handlers of Ctrl-C and SIGTERM while dask_jobqueue is imported, which would end the process silently.
-    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
-        yield
-        return
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            if handler is not None:  # of C, which Python cannot set again
-                signal.signal(which, handler)
 
 
 class SameVersions(Executor):

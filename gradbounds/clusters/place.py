@@ -17,13 +17,13 @@ def executing(
     """Yield an object that runs tasks: on the workers of a Dask cluster if one is named, else in local processes.
 
     Args:
-        ours: the execution without Dask; its workers are the largest number of jobs of a queue.
+        ours: the execution without Dask.
         device: device of the cells.
-        dask: address of a running scheduler, or the name of a batch queue.
+        dask: address of a running scheduler.
         task_seconds: seconds of work sent to a worker at once; if None, enough to hide the scheduler's overhead.
 
     Raises:
-        ValueError: Dask is not installed, nothing answers at the address, or the queue takes no jobs.
+        ValueError: Dask is not installed, or nothing answers at the address.
     """
     gpu = device.startswith("cuda")
     if task_seconds is not None:
@@ -31,10 +31,8 @@ def executing(
     if dask is None:
         yield ours
         return
-    from gradbounds.clusters.dask import QUEUES, dask_pool, queue_pool
+    from gradbounds.clusters.dask import dask_pool
 
-    with (
-        queue_pool(dask, jobs=ours.workers, gpu=gpu) if dask in QUEUES else dask_pool(dask, gpu=gpu) as (pool, workers)
-    ):
+    with dask_pool(dask, gpu=gpu) as (pool, workers):
         seconds = _CLUSTER_TASK if task_seconds is None else task_seconds
         yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)

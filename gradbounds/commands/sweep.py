@@ -30,7 +30,7 @@ _OF_RUNS = (
 # For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("dask",), ", because it measures this machine."),
-    "workers": (("the address of a scheduler",), ", which has its own workers."),
+    "workers": (("dask",), ", whose cluster has its own workers."),
     "file": (("preset",), ": give one of them."),
     "--config and --like": (("file", *(f"--preset {name}" for name in PRESETS)), ", which define their own networks."),
     **{
@@ -101,11 +101,7 @@ class Sweep(ModelFlags):
         int | None, optional("number of processes, each with one thread; on cuda spread over all GPUs", "INT", "1")
     ] = None
     dask: Annotated[
-        str | None,
-        optional(
-            "Dask scheduler, or a queue in which --workers jobs are started",
-            "tcp://HOST:PORT|slurm|pbs|...",
-        ),
+        str | None, optional("address of a Dask scheduler, whose workers sample instead", "tcp://HOST:PORT")
     ] = None
     task_seconds: Annotated[
         float | None, optional("seconds of work in one task of a worker", "FLOAT", "0, in a cluster 0.2")
@@ -129,7 +125,6 @@ class Sweep(ModelFlags):
             ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
         """
         also = {f"--preset {self.preset}": self.preset is not None, "--config and --like": self.description.is_model}
-        also |= {"the address of a scheduler": ":" in (self.dask or "")}
         check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
         if self.preset in WITH_TABLE:
             return self._with_table()

@@ -1,6 +1,5 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
-import logging
 import os
 import signal
 import socket
@@ -136,45 +135,6 @@ def test_a_worker_that_joins_later_must_have_the_versions_too(monkeypatch):
         pool.submit(len, "ab").result()
 
 
-@pytest.fixture
-def queue():
-    with cluster._handlers_kept():  # of the whole suite
-        return pytest.importorskip("dask_jobqueue")
-
-
-@pytest.mark.filterwarnings("default::UserWarning")  # of a dashboard's port that is taken
-def test_jobs_of_a_queue_sample_the_same_draws(queue, tmp_path, monkeypatch, capsys):
-    """The queue's cluster is one of threads here."""
-    from distributed import LocalCluster
-
-    options = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
-    monkeypatch.setattr(queue, "SLURMCluster", lambda: LocalCluster(**options))
-    sweep = ["sweep", "--width", "8", "--depth", "1", "--draws", "300"]
-    for name, flags in (("one", []), ("far", ["--dask", "slurm", "--workers", "2"])):
-        assert main([*sweep, *flags, "--out", str(tmp_path / name)]) == 0
-    assert "waiting for the first of 2 jobs; dashboard http" in capsys.readouterr().out
-    assert table_digest(tmp_path / "far") == table_digest(tmp_path / "one")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a cluster that was not made
-def test_a_queue_without_options_is_refused(queue, tmp_path, capsys):
-    said = refusal(tmp_path, "slurm", capsys)
-    assert "dask must name a queue with options in dask-jobqueue's YAML under jobqueue.slurm" in said
-
-
-def test_a_job_that_cannot_be_submitted_is_said():
-    """An error that Dask logs while it waits becomes one line."""
-
-    class Waiting:
-        scheduler_info = {"workers": {}}  # noqa: RUF012
-
-    errors = cluster.Errors()
-    error = RuntimeError("Command exited with non-zero exit code.\nstderr:\nno partition")
-    errors.handle(logging.makeLogRecord({"levelno": logging.ERROR, "exc_info": (RuntimeError, error, None)}))
-    with pytest.raises(ValueError, match="^dask must be able to submit jobs, but slurm cannot: .*partition"):
-        cluster._wait(Waiting(), errors, "slurm")
-
-
 def test_gpus_are_a_resource():
     """Without one, every task would wait for ever."""
 
@@ -192,7 +152,7 @@ def test_gpus_are_a_resource():
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--workers", "2", "--dask", "tcp://h:1"], "--workers cannot be combined with the address of a scheduler"),
+    (["--workers", "2", "--dask", "tcp://h:1"], "--workers cannot be combined with --dask"),
     (["--dry-run", "--dask", "tcp://h:1"], "--dry-run cannot be combined with --dask"),
     (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
