@@ -25,11 +25,7 @@ MAY_IMPORT = {
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
-<<<<<<< HEAD
-        "rich", "sympy", "pytest", "dask", "dask_jobqueue", "distributed", "transformers",
-=======
-        "rich", "sympy", "dask", "distributed", "transformers",
->>>>>>> 55799ce3 (sweep: delete jobs of batch queues, which workers of a scheduler replace)
+        "rich", "sympy", "pytest", "dask", "distributed", "transformers",
     },
     "tools": {"checks", "gradbounds", "simulate", "theory", "numpy", "jinja2"},
     "tests": None,
