@@ -137,15 +137,15 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
         else f"{balance:.3g} times its weight"
     )
     change = (
-        "it changes the norm by <0.1%" if isinstance(weight, float) and weight <= 0.02 else "its gradient is not known"
+        "it changed norms by <0.1% in samples" if isinstance(weight, float) and weight <= 0.02 else "gradient unknown"
     )
     left_out = f"; left out: balancing loss ({product}; {change})" * (stack.router_scores == "softmax")
-    alike = ", as tokens are alike" * bool(stream["cosine"].max() > NEARLY_EQUAL)
-    uneven = f"uneven{alike}: " * bool(loads.max() > 2 * even)
+    reason = f"uneven{', as tokens are alike' * bool(stream['cosine'].max() > NEARLY_EQUAL)}: "
     return [
         card_row(
             "experts",
-            f"{uneven}the fullest takes about {loads[0]:.0%} of all tokens in layer {stack.depth + 1 - len(loads)}, "
+            f"{reason * bool(loads.max() > 2 * even)}the fullest takes about {loads[0]:.0%} of all tokens in layer "
+            f"{stack.depth + 1 - len(loads)}, "
             f"{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}){left_out}",
         )
     ]
