@@ -388,7 +388,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
     exact = dict.fromkeys(RATES, 1.0), 1.0, (1.0, 1.0)
-    fewer, more, scales = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
+    fewer, beyond, scales = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least, most = (scale * times for times in scales)
     ranges = {name: rate_range(stack, least, name) for name in RATES}
     known = f"{'perhaps ' * (most >= LEAST_MEASURED)}extrapolated"
@@ -398,7 +398,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
     known = "in 9 of 10 networks" if least >= LEAST_MEASURED else known
     return {"positions": count, "kernel_scale": scale, "evidence": known} | {
-        name: {"rate": rate, "low": rate * fewer[name] * ranges[name][0], "high": rate * more * ranges[name][1]}
+        name: {"rate": rate, "low": rate * fewer[name] * ranges[name][0], "high": rate * beyond * ranges[name][1]}
         for name, rate in critical.items()
     }
 
@@ -592,7 +592,8 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        f"Learning rate of step 1 (with a warm-up of N steps to R: R/N), to second order; narrower: {_RATE_VIEW}",
+        "Learning rate of step 1 (R/N in a warm-up of N steps to R), to second order; finer: --learning-rate R "
+        "--warmup-steps N",
         *[
             card_row(name, f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({known})")
             for known in [rates["evidence"]]

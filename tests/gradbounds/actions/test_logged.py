@@ -249,7 +249,7 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
     notes = Description(like="llama-3-8b").read({})[1]
     causes = [logged.Cause("weights are initialized by Megatron-LM (megatron)", FirstLine(11.0, 0.02, 46.4, 5.0))]
     sentence, row = logged._code_lines(notes, causes, LogLine(11.0, 92.8))
-    assert sentence.endswith("If it is not the code above, add --drawn-by megatron or torchtitan.")
+    assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.")
     assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
 
 
