@@ -45,7 +45,7 @@ Squared gradients of WQ and WK are proportional to (1 - cosine)² (docs/report.m
 are less than an eighth of those of uncorrelated tokens. Coarse groups of tokens shift a cosine by up to 0.02.
 """
 
-QUICK_RATIO, _PLAIN_RATIO = 0.5, 0.3
+QUICK_RATIO, PLAIN_RATIO = 0.5, 0.3
 """The largest relative error of the ratio of WQ or WK in a quick estimate, by coarse groups and few attention samples.
 
 Measured for 7 models with gated units: -21 to 37% of WQ, -39 to 46% of WK, and at most 5% of other matrices. For 4
@@ -78,7 +78,7 @@ def layer_lines(
     if not ratios:
         return []
     is_gated = stack.ffn == "gated"
-    least = coarse * (QUICK_RATIO if is_gated else _PLAIN_RATIO)
+    least = coarse * (QUICK_RATIO if is_gated else PLAIN_RATIO)
     last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
     known = {name for name in stream if name.startswith("grad_")}
     lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
@@ -109,7 +109,7 @@ def layer_lines(
         zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    lines += expert_rows(stack, table, notes) * bool(of)
+    lines += expert_rows(stack, table, notes) if of else []
     return [*lines, *_step_lines(stack, gradients, whole)]
 
 
@@ -129,24 +129,22 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     if (loads := stream.get("expert_load_max")) is None:
         return []
     chosen, even = stack.experts_per_token, stack.experts_per_token / stack.experts
-    weight = next((note.value for note in notes if note.field == "router_aux_loss_coef"), None)
+    weights = [note.value for note in notes if note.field == "router_aux_loss_coef"]
+    weight = next((float(each) for each in weights if isinstance(each, int | float)), None)
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
-    product = (
-        f"{weight:g} * {balance:.3g} = {weight * balance:.2g}"
-        if isinstance(weight, float)
-        else f"{balance:.3g} times its weight"
-    )
-    change = (
-        "it changed norms by <0.1% in samples" if isinstance(weight, float) and weight <= 0.02 else "gradient unknown"
-    )
-    left_out = f"; left out: balancing loss ({product}; {change})" * (stack.router_scores == "softmax")
-    reason = f"uneven{', as tokens are alike' * bool(stream['cosine'].max() > NEARLY_EQUAL)}: "
+    added = f"{balance:.3g} times its weight"
+    added = added if weight is None else f"{weight * balance:.2g} ({weight:g} * {balance:.3g})"
+    change = "<0.1% to the norm" if (weight or 1.0) <= 0.02 else "unknown to the norm"
+    left_out = f"; a balancing loss would add {added} to the loss, {change}"
+    left_out *= stack.router_scores == "softmax" and weight != 0
+    most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, "
+    most *= bool(loads.max() > 1.1 * max(loads[[0, -1]]))
+    reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
     return [
         card_row(
             "experts",
             f"{reason * bool(loads.max() > 2 * even)}the fullest takes about {loads[0]:.0%} of all tokens in layer "
-            f"{stack.depth + 1 - len(loads)}, "
-            f"{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}){left_out}",
+            f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}){left_out}",
         )
     ]
 
@@ -247,13 +245,16 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    slow = epsilon_text(stack, gradients, whole)
+    slow, where = slowest_step(stack, gradients, whole)
     has_rate = whole > 0 and not gaps(replace(stack, tokens=2), "first_step")
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
-    steps = [card_row("AdamW moves", f"by {slow}; Muon {far}"), *[card_row("Muon", rate) for rate in rates]]
-    if not slow:
-        who = f"gradient sizes cancel: layers{' and used experts' * bool(stack.experts)} move {far}"
-        steps = [card_row("AdamW, Muon", "; ".join([who, *[f"Muon's {rate}" for rate in rates]]))]
+    who = "used experts" if stack.experts else "all layers"
+    steps = [f"gradient sizes cancel: {who} move {far}"]
+    if where:
+        slower = f"AdamW's epsilon slows {where} to {slow:.1g}x"
+        steps = [card_row("AdamW, Muon", f"{steps[0]}; {slower}"), *[card_row("Muon", rate) for rate in rates]]
+    else:
+        steps = [card_row("AdamW, Muon", "; ".join([*steps, *[f"Muon's {rate}" for rate in rates]]))]
     return [
         *steps,
         card_row(
@@ -264,10 +265,11 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     ]
 
 
-def epsilon_text(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> str:
-    """Describe the range of AdamW's mean steps in step 1 if its epsilon makes one shorter than 0.9 R; "" otherwise.
+def slowest_step(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> tuple[float, str]:
+    """Return AdamW's smallest mean step in step 1, divided by its step for an epsilon of 0, and the matrix.
 
-    Gradients are clipped to norm 1, as most training codes do. R is the learning rate.
+    The result is (1.0, "") if the factor is at least 0.9. Gradients are clipped to norm 1, as most training codes do.
+    Matrices with an unknown norm in some layer are omitted.
 
     Args:
         stack: the network.
@@ -277,11 +279,8 @@ def epsilon_text(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], who
     sgd, adam = relative_updates(stack, gradients)
     name, layer = least = min(sgd, key=lambda at: sgd[at] / adam[at], default=("", 0))
     if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= 0.9:
-        return ""
-    return (
-        f"about {factor:.2g} R ({role(name)} of layer {layer}; epsilon 1e-8{', clipped to norm 1' * (whole > 1.0)}) "
-        "to R"
-    )
+        return 1.0, ""
+    return factor, f"{role(name)} of layer {layer}"
 
 
 def relative_updates(
@@ -356,8 +355,8 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     """List the matrices with the largest shares of the squared norm, and the layer with a large share, with a reason.
 
     A norm's backward pass divides the gradient by the root mean square (rms) of the norm's input. So a stream that
-    grows makes gradients larger in the first layers and at the embeddings. This is the reason if the input embedding or
-    layer 1 has the largest share.
+    grows makes gradients larger in the first layers and at the embeddings. This is the first reason if the input
+    embedding or layer 1 has the largest share.
 
     Args:
         squares: squared norms by kind of parameter.
@@ -375,20 +374,18 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
     layer = f"; layer {layers.argmax()} of {stack.depth}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    of_first = layer.startswith("; layer 1 ") and most * whole > descending[0][1]
+    reasons, of_first = [reason], layer.startswith("; layer 1 ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"
-        reason = card_row(
-            f"why {'layer 1' if of_first else 'embedding'}",
-            f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}",
-        )
+        why = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
+        reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), reason]
     elif grows and layer:
         layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller there)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
-    return [card_row("of squared norm", shares), *filter(None, [reason])]
+    return [card_row("of squared norm", shares), *filter(None, reasons)]
 
 
 def reason_of_largest(scale: NoiseScale, sequences: int) -> str:

@@ -25,7 +25,7 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest
+from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest, share_rows
 from gradbounds.network_text import (
     drawn_lines,
     gradient_lines,
@@ -181,6 +181,7 @@ def predict_batch(
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     larger = _of_larger_batch(scale, first_over_last(layers))
+    reason, names = reason_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -191,7 +192,7 @@ def predict_batch(
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
             "coarse": coarse, "of_larger_batch": larger,
-            "reason_of_largest": reason_of_largest(scale, batch),
+            "reason_of_largest": reason,
         },
         lines=[
             f"Step 1 of a run: {line_text(line)}, "
@@ -201,11 +202,12 @@ def predict_batch(
             *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
-            *table_lines(["", ""], rows)[1:], "",
+            *table_lines(["", ""], rows)[1:],
+            *share_rows(dict(zip(names, table["grad_sq"], strict=True)), stack, layers, "", reason)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
             *gradient_lines(stack, with_cosines(layers), every_layer=every_layer),
-            *_below(stack, layers, larger), *expert_rows(stack, layers, notes), "",
+            *_below(stack, layers, larger, law), *expert_rows(stack, layers, notes), "",
             _format_noise_scale(scale.whole, law), *[
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
@@ -271,13 +273,17 @@ def norms_by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) ->
     )
 
 
-def _below(stack: Stack, layers: Columns, larger: Mapping[str, float]) -> list[str]:
-    # State the ratios first / last layer, in this batch and in a much larger one, and what the table lacks.
+def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: TextLaw | None) -> list[str]:
+    # State the ratios first / last layer, in this batch and in a much larger one, and what the table lacks. Repeated
+    # tokens enlarge the norms of W^K above layer 1 by up to 2 kappa, where kappa is the probability of equal tokens.
+    error = 2.0 * law.within * bool(stack.query_key_scale and stack.depth > 1) if law is not None else 0.0
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     others = ", ".join(f"dL/d{name} {ratio:.3g}" for name, ratio in larger.items())
     return [
-        *[_LOST] * bool(lost), *over_layers(stack, known, "predicted"),
+        *[_LOST] * bool(lost),
+        *[f"  The norms of W^K above layer 1 may be up to {error:.1%} larger, because tokens repeat."] * (error > 0.01),
+        *over_layers(stack, known, "predicted"),
         *[f"In a much larger batch: {others}."] * bool(larger),
     ]  # fmt: skip
 

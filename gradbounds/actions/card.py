@@ -35,6 +35,8 @@ from gradbounds.actions.remedies import (
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
+    PLAIN_RATIO,
+    QUICK_RATIO,
     UNEVEN,
     card_row,
     layer_lines,
@@ -280,8 +282,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rows, then the command for Muon, then the row "why".
-    for least in ((), ("  SGD moves",), ("  SGD ",), ("  SGD ", "  Muon "), ("  SGD ", "  Muon ", "  why ")):
+    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, and then the reasons.
+    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  why ")
+    for least in (dropped[:count] for count in range(len(dropped) + 1)):
         lines = [
             part
             for row in rows
@@ -386,7 +389,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
-        critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
+        rescaled = {name: steps[name].rescaled(scale) for name in RATES}
+        critical = {name: rescaled[name].critical_rate for name in RATES}
     exact = dict.fromkeys(RATES, 1.0), 1.0, (1.0, 1.0)
     fewer, beyond, scales = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least, most = (scale * times for times in scales)
@@ -398,7 +402,12 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
     known = "in 9 of 10 networks" if least >= LEAST_MEASURED else known
     return {"positions": count, "kernel_scale": scale, "evidence": known} | {
-        name: {"rate": rate, "low": rate * fewer[name] * ranges[name][0], "high": rate * beyond * ranges[name][1]}
+        name: {
+            "rate": rate,
+            "low": rate * fewer[name] * ranges[name][0],
+            "high": rate * beyond * ranges[name][1],
+            "gain": rescaled[name].gain,
+        }
         for name, rate in critical.items()
     }
 
@@ -571,19 +580,20 @@ def _change_lines(
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
     loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
-    # Errors of coarse groups and few samples with larger embeddings in Llama 3 8B, OLMoE and GPT-2; of WV and WO 10%.
     of = f"at {change.tokens} tokens" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
     of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
-    is_of_batch = run is not None and bool(change.norms or change.tokens)
-    effect = re.sub(r"\((W[QK])\)", r"(\1, +-30%)", change.effect) if is_of_batch else change.effect
-    effect = effect.replace("; ", ", ")
+    effect = change.effect
+    if run is not None and (change.norms or change.tokens):
+        error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
+        effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
+    effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
-    flags = " ".join(as_flags(change.values)) + f" --tokens {change.tokens}" * bool(change.tokens)
+    flags = " ".join(as_flags(change.values))
     is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
     return [
         card_row(
-            "one change" if is_for_all else _EVENED,
-            f"{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}",
+            "alike tokens" if is_for_all else _EVENED,
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}",
         )
     ]
 
@@ -598,7 +608,8 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
             card_row(name, f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({known})")
             for known in [rates["evidence"]]
             for key, name in RATES.items()
-            for _, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
+            for ends in [[rates[key][end] for end in ("low", "high")]]
+            for low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
         ],
     ]  # fmt: skip
 

@@ -15,7 +15,15 @@ from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, code_of, effect
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
-from gradbounds.layer_summary import QUICK_RATIO, epsilon_text, first_over_last, gradient_profiles, profiles, role
+from gradbounds.layer_summary import (
+    PLAIN_RATIO,
+    QUICK_RATIO,
+    first_over_last,
+    gradient_profiles,
+    profiles,
+    role,
+    slowest_step,
+)
 from gradbounds.network_text import gradient_lines, number_text, with_cosines
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -29,19 +37,25 @@ from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
+from theory.stack.weights import weight_shapes
 
 _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
+_FALL = "fall of loss / small rate, AdamW"
 _LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
 
 
-_QUICK = f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer:{{}}."
+_QUICK = (
+    f"Quick estimates: ratios of WQ and WK within {PLAIN_RATIO:.0%}; finer for one network:{{}}.",
+    f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer for one "
+    "network:{}.",
+)
 _STEPS = (
-    "  AdamW: its steps do not depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
+    "  AdamW: its steps hardly depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
     "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"
 )
 _COST = (
-    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), so that at the same learning rate, "
-    "step 1 lowers the loss less; AdamW moves embeddings {:g}x less, relative to their size"
+    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%); AdamW moves embeddings {:g}x less, "
+    "relative to their size"
 )
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _LARGEST["cosine"]: "largest cosine of two tokens",
@@ -50,7 +64,6 @@ _CHOICES = {
     (True, False): "the change, by its gain", (False, True): "no change, by the cost",
     (True, True): "open, because gain and cost both count", (False, False): "open, because neither has an advantage",
 }  # fmt: skip
-_SLOWED = "  Step 1 of AdamW moves matrices by {},\n  after the change by {}."
 _OF_RUN = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
@@ -65,7 +78,7 @@ class _Step:
         deviations: standard deviations of one run, by name of the number.
         layers: table of the layers, as lines of text.
         factor: the factor in either direction within which 9 of 10 measured critical rates of AdamW are.
-        slowed: the steps of AdamW in words if its epsilon matters; "" otherwise.
+        slowed: the factor of AdamW's step that its epsilon slows most, for gradients of norm 1, and its matrix.
     """
 
     numbers: Mapping[str, float]
@@ -73,7 +86,7 @@ class _Step:
     deviations: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[str] = ()
     factor: float = math.inf
-    slowed: str = ""
+    slowed: tuple[float, str] = 1.0, ""
 
 
 @by_estimates()
@@ -161,12 +174,11 @@ def _tables(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
             *_summary(before, after, stacks[0], changed),
-            *[_SLOWED.format(before.slowed or "R", after.slowed or "R")] * bool(before.slowed or after.slowed),
-            *["  In code (torch), once before training:"] * bool(code),
+            *["  In code (torch), once, before the model is sharded and the optimizer built:"] * bool(code),
             *(f"    {line}" for line in code),
         ]
     lines += ["", _OF_RUN] * any(step.deviations for step in steps)
-    lines += [_QUICK.format(batch)] * (asked.text not in (None, DISTINCT))
+    lines += [_QUICK[stacks[0].ffn == "gated"].format(batch)] * (asked.text not in (None, DISTINCT))
     if asked.text not in (None, DISTINCT) and not after.unknown:
         flags = " ".join(
             f"--{name.replace('_', '-')} {value}" for name, value in (each.split("=", 1) for each in changes)
@@ -191,6 +203,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
     lost = [name for name in lost if lost.count(name) == 1]
+    lost = [name for name in lost if all(name in weight_shapes(each) for each in (stack, changed))]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
     lines = [_LOST] * bool(lost) + [
@@ -211,6 +224,17 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
+    slow = [step.slowed[0] for step in (before, after)]
+    sides[slow[1] < slow[0]].extend(
+        [f"AdamW's epsilon slows {after.slowed[1] or 'known matrices'} to {slow[1]:.1g}x (before: {slow[0]:.1g}x)"]
+        * (max(slow) > 1.1 * min(slow))
+    )
+    falls = [step.numbers.get(_FALL, 1.0) for step in (before, after)]
+    slower = max(falls) / min(falls)
+    sides[falls[1] < falls[0]].extend(
+        [f"at a small rate, step 1 lowers the loss {slower:.2g}x {'less' if falls[1] < falls[0] else 'as much'}"]
+        * (slower > 1.0 + LESS_EVEN)
+    )
     normed = [COMPOSITIONS[each.placement].output_norm for each in (stack, changed)]
     sides[normed[0]].extend(
         [f"{'no ' * normed[0]}output norms, which bound what branches add in all steps"] * (normed[0] != normed[1])
@@ -273,7 +297,7 @@ def _step(
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(
         numbers, "", deviations, table,
-        slowed=epsilon_text(stack, gradient_profiles(result.columns("layers"), "predicted"), line.norm**2),
+        slowed=slowest_step(stack, gradient_profiles(result.columns("layers"), "predicted"), line.norm**2),
     )  # fmt: skip
     if not rates:
         return step
@@ -283,15 +307,16 @@ def _step(
     if "no_rule" in critical:
         return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
+    numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
-    unsure = "the error of the critical rates (extrapolated)" * ("extrapolated" in critical["evidence"])
+    unsure = "the error of the critical rates, which are extrapolated" * ("extrapolated" in critical["evidence"])
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
     return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low))
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:
     # Returns a row of the table: the number before and after, and the ratio, or the difference of losses.
-    digits = 2 if name.startswith("critical") else 4  # as many as their errors allow
+    digits = 2 if name.startswith(("critical", "fall")) else 4  # as many as their errors allow
     texts = [
         "unknown" if name not in step.numbers
         else number_text(step.numbers[name], step.deviations[name]) if name in step.deviations

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import Asked, law_of, norms_by_layer
+from gradbounds.actions.batch import Asked, family_of, law_of, norms_by_layer
 from gradbounds.actions.card import rate_range
 from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import epsilon_text, gradient_profiles
+from gradbounds.layer_summary import gradient_profiles, slowest_step
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -22,6 +22,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
+from theory.configurations.vectors import learned_vectors
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
@@ -131,13 +132,13 @@ def predict_rate(
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", cost), one_numpy_thread():
         by_name = batch_steps(stack, optimizers, batch, law)
-        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, by_name)
+        vectors = learned_vectors(stack, family_of(notes, of), notes)
+        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, by_name, vectors)
     if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
-        others = [name for name in optimizers if name not in failed]
+        others = " ".join(name for name in optimizers if name not in failed)
         raise ValueError(
-            f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: "
-            "theory's estimate of the gain or curvature is not positive here"
-            f"{f'; --optimizer {chr(32).join(others)} omits it' * bool(others)}."
+            f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
+            f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )
     limits = {
         name: (0.0, math.inf) if scale is None or name not in RATE_RANGES else rate_range(stack, scale, name)
@@ -162,12 +163,12 @@ def predict_rate(
 
 
 def kernel_scale(
-    stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]
-) -> tuple[float | None, list[str]]:  # fmt: skip
+    stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep], vectors: Sequence[str] = ()
+) -> tuple[float | None, list[str]]:
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
-    at most one line on AdamW's epsilon.
+    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
@@ -181,13 +182,13 @@ def kernel_scale(
         return None, []
     squares = scale.grad_sq(batch)
     whole = sum(float(np.nansum(square)) for square in squares.values())
-    slowed = epsilon_text(
-        stack, gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted"), whole
-    ) * ("adam" in steps)
+    norms = gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted")
+    factor, where = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"  Step 1 of AdamW moves matrices by {slowed}.\n  The numbers above are for epsilon 0."
-    ] * bool(slowed)
+        f"  AdamW's epsilon (1e-8, gradients clipped to norm 1) slows {where} to {factor:.1g}x.\n"
+        "  The numbers above are for epsilon 0."
+    ] * ("adam" in steps and bool(where))
 
 
 def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
@@ -234,8 +235,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 
 _FAR = (
-    "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions,\n"
-    "and errors were measured from 0.2 on."
+    "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions.\n"
+    "Errors of rates were measured only where that factor is at least 0.2."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
@@ -250,7 +251,8 @@ _UNSCALED = (
 _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
-    "card prints a wider range by a quick estimate. --first-step concerns one sequence of tokens that all differ.",
+    "card prints a range at least as wide, by a quick estimate. --first-step concerns one sequence of tokens that all\n"
+    "differ.",
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their",
     f"norm; above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate.",
     "The theory does not recommend a learning rate.",

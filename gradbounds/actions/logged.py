@@ -87,7 +87,7 @@ TRAINED = 0.5
 # What a repeated step 1 shows under a cause, by words of the cause.
 _REPEATED = {
     "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
-    "norm is squared": "if the norm is squared, twice the loss multiplies it by 4",
+    "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
 }
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
@@ -331,7 +331,7 @@ def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine
     return [
         f"The verdict holds for these weights. If other code draws them, add --drawn-by {' or '.join(codes)}.",
         *(f"  --drawn-by {name} ({TRAINING_CODES[name].rule}): "
-          f"{'explains' if cause.explains(printed) else 'does not explain'} the log; loss {cause.line.loss:.4g}"
+          f"{'explains' if cause.explains(printed) else 'alone does not explain'} the log; loss {cause.line.loss:.4g}"
           + f", gradient norm {cause.line.norm:.4g}" * (cause.line.norm > 0)
           + f" (log: {logged / cause.line.norm:.3g} times)" * (logged * cause.line.norm > 0)
           for name in codes for cause in causes if f"({name})" in cause.words),
@@ -451,7 +451,8 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
             "gradbounds probe.",
         ]  # fmt: skip
-    lines += [f"Causes that explain these numbers ({tested} tested; a text is first, then the nearest):"]
+    order = "a text, then the nearest" if near[0].words.startswith("a text") else "the nearest first"
+    lines += [f"Causes that explain these numbers ({tested} tested; {order}):"]
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
         f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times)"

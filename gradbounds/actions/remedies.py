@@ -128,7 +128,7 @@ def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]
     embeddings, r is theirs in every layer, so that the logarithm of a ratio of layers is proportional to 1/r².
     """
     scale = float(change.values.get("embedding_scale", 0.0))
-    smaller = _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5)
+    smaller = max(1.0, _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5))
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
 
@@ -192,7 +192,7 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))[0]
     "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"
     >>> code_of(small, replace(small, embedding_scale=2.5))[1]
-    '[e.weight.data.mul_(2.5) for e in es if e.weight.shape[1] > 1]'
+    '[e.weight.data.mul_(2.5) for e in es if e.weight.shape[1] > 1]  # no biases per head'
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
     others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before
@@ -203,7 +203,7 @@ def code_of(before: Stack, after: Stack) -> list[str]:
         change = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
     lines = [
         "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]",
-        f"[e.{change} for e in es if e.weight.shape[1] > {after.heads}]",
+        f"[e.{change} for e in es if e.weight.shape[1] > {after.heads}]  # no biases per head",
     ]
     return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
 

@@ -64,7 +64,7 @@
     kept.set(name, content);
     return content;
   }
-  const STEPPED = { sgd: "SGD", adam: "Adam" };
+  const STEPPED = { sgd: "SGD", adam: "AdamW" };
   const quoted = (word) => /^[\w.,:=+/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
   function command(network, kind, batch, zipf) {
     const words = ["gradbounds", "predict"];

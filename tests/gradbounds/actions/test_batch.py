@@ -94,7 +94,7 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     line += ["--tokens", "16", "--patterns", "2", "--batch"]
     assert main([*line, "1"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"  experts  .*: the fullest takes about \d+% .*balancing loss \(0.01 \* 8", said)
+    assert re.search(r"  experts  .*: the fullest takes about \d+% .*balancing loss would add [\d.]+ \(0.01 \* 8", said)
     assert main([*line, "1000000"]) == 0
     other = re.search(r"dL/dWR ([\d.]+)", ratios_of(capsys.readouterr().out))[1]
     assert float(re.search(r"In a much larger batch: .*dL/dWR ([\d.]+)", said)[1]) == pytest.approx(
@@ -118,8 +118,9 @@ def test_a_batch_of_text(tmp_path, capsys):
     assert main(tied) == 0
     assert json.loads(capsys.readouterr().out)["gradient_norm_sem"] == 0.0
     (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
-    assert main([*line[:-1], "--text", str(tmp_path / "text.txt")]) == 0
-    assert "Two labels are equal with probability" in capsys.readouterr().out
+    of_keys = ["--query-key-scale", "1", "--patterns", "2"]
+    assert main([*line[:-1], *of_keys, "--text", str(tmp_path / "text.txt")]) == 0
+    assert re.search(r"Two labels are equal with(?s:.*)\n  The norms of W\^K above layer 1 ", capsys.readouterr().out)
     for given, message in (
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),

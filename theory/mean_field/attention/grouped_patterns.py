@@ -262,7 +262,8 @@ def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, A
     """Return ln E e^a for Gaussian logits a after their cap, and the mean slope of the cap weighted by e^a."""
     if not stack.logit_softcap:
         return logits + variance / 2, np.ones(())
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_FEW_CAPPED if variance.max() <= 1.0 else _CAPPED)
+    is_smooth = variance.max() <= 1.0 and stack.logit_softcap >= 5.0
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_FEW_CAPPED if is_smooth else _CAPPED)
     spread, parts = np.sqrt(variance), []
     for node, weight in zip(nodes, weights / weights.sum(), strict=True):
         part, slope = _capped(stack, logits + spread * node)
