@@ -229,7 +229,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
         [f"AdamW's epsilon slows {after.slowed[1] or 'known matrices'} to {slow[1]:.1g}x (before: {slow[0]:.1g}x)"]
         * (max(slow) > 1.1 * min(slow))
     )
-    falls = [step.numbers.get(_FALL, 1.0) for step in (before, after)]
+    falls = [step.numbers.get(_FALL, math.nan) for step in (before, after)]
     slower = max(falls) / min(falls)
     sides[falls[1] < falls[0]].extend(
         [f"at a small rate, step 1 lowers the loss {slower:.2g}x {'less' if falls[1] < falls[0] else 'as much'}"]
