@@ -110,7 +110,7 @@ def layer_lines(
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
-    return [*lines, *_step_lines(stack, gradients, whole)]
+    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), has_run=whole > 0)]
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:
@@ -220,7 +220,9 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
     return re.sub(r"(WK [\d.e+]+x( \(\+-\d+%\))?)", rf"\1{of_scores}", text, count=1)
 
 
-def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> list[str]:
+def _step_lines(
+    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, has_run: bool
+) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
     AdamW divides each entry of a gradient by its size, and Muon each matrix by its norm. With equal gradient spectra,
@@ -233,7 +235,8 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     Args:
         stack: the network.
         gradients: gradient norms by matrix and layer.
-        whole: the squared gradient norm of all parameters; 0 if it is unknown.
+        slowest: result of `slowest_step`.
+        has_run: whether the gradient norm of step 1 is known.
     """
     sgd, adam = relative_updates(stack, gradients)
     sgd = {at: float(f"{size:.4g}") for at, size in sgd.items()}  # equal but for rounding: the first matrix
@@ -245,14 +248,14 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    slow, where = slowest_step(stack, gradients, whole)
-    has_rate = whole > 0 and not gaps(replace(stack, tokens=2), "first_step")
+    slow, where = slowest
+    has_rate = has_run and not gaps(replace(stack, tokens=2), "first_step")
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
-    who = "used experts" if stack.experts else "all layers"
+    who = "used experts" if stack.experts else "layers"
     steps = [f"gradient sizes cancel: {who} move {far}"]
     if where:
-        slower = f"AdamW's epsilon slows {where} to {slow:.1g}x"
-        steps = [card_row("AdamW, Muon", f"{steps[0]}; {slower}"), *[card_row("Muon", rate) for rate in rates]]
+        slower = f"but AdamW's epsilon slows {where} to {slow:.1g}x"
+        steps = [card_row("AdamW, Muon", f"{steps[0]}, {slower}"), *[card_row("Muon", rate) for rate in rates]]
     else:
         steps = [card_row("AdamW, Muon", "; ".join([*steps, *[f"Muon's {rate}" for rate in rates]]))]
     return [
@@ -265,18 +268,19 @@ def _step_lines(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whol
     ]
 
 
-def slowest_step(stack: Stack, gradients: Mapping[str, NDArray[np.float64]], whole: float) -> tuple[float, str]:
+def slowest_step(stack: Stack, table: Columns, whole: float) -> tuple[float, str]:
     """Return AdamW's smallest mean step in step 1, divided by its step for an epsilon of 0, and the matrix.
 
     The result is (1.0, "") if the factor is at least 0.9. Gradients are clipped to norm 1, as most training codes do.
-    Matrices with an unknown norm in some layer are omitted.
+    Matrices with an unknown norm are omitted.
 
     Args:
         stack: the network.
-        gradients: gradient norms by matrix and layer, as "grad_W1".
+        table: the table "layers" of `predict_batch`.
         whole: the squared gradient norm of all parameters before clipping; 0 if it is unknown.
     """
-    sgd, adam = relative_updates(stack, gradients)
+    known = {**table, "predicted": np.nan_to_num(table["predicted"])}
+    sgd, adam = relative_updates(stack, gradient_profiles(known, "predicted"))
     name, layer = least = min(sgd, key=lambda at: sgd[at] / adam[at], default=("", 0))
     if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= 0.9:
         return 1.0, ""
@@ -385,6 +389,8 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
+    if reason and squares.get(reason.split()[1], 0.0) < descending[0][1] / 2:  # another parameter has the norm
+        reasons = reasons[:-1]
     return [card_row("of squared norm", shares), *filter(None, reasons)]
 
 

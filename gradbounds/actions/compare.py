@@ -19,7 +19,6 @@ from gradbounds.layer_summary import (
     PLAIN_RATIO,
     QUICK_RATIO,
     first_over_last,
-    gradient_profiles,
     profiles,
     role,
     slowest_step,
@@ -174,7 +173,8 @@ def _tables(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
             *_summary(before, after, stacks[0], changed),
-            *["  In code (torch), once, before the model is sharded and the optimizer built:"] * bool(code),
+            *["  In code (torch), once, on real weights (not meta), before sharding and before the optimizer is built:"]
+            * bool(code),
             *(f"    {line}" for line in code),
         ]
     lines += ["", _OF_RUN] * any(step.deviations for step in steps)
@@ -297,7 +297,7 @@ def _step(
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(
         numbers, "", deviations, table,
-        slowed=slowest_step(stack, gradient_profiles(result.columns("layers"), "predicted"), line.norm**2),
+        slowed=slowest_step(stack, result.columns("layers"), line.norm**2),
     )  # fmt: skip
     if not rates:
         return step

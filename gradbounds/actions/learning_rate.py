@@ -14,7 +14,7 @@ from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_b
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import gradient_profiles, slowest_step
+from gradbounds.layer_summary import slowest_step
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -182,12 +182,11 @@ def kernel_scale(
         return None, []
     squares = scale.grad_sq(batch)
     whole = sum(float(np.nansum(square)) for square in squares.values())
-    norms = gradient_profiles(norms_by_layer(squares, scale.grad_sq_sem(batch)), "predicted")
+    norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
     factor, where = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"  AdamW's epsilon (1e-8, gradients clipped to norm 1) slows {where} to {factor:.1g}x.\n"
-        "  The numbers above are for epsilon 0."
+        f"AdamW's epsilon (1e-8, gradients clipped to norm 1) slows {where} to {factor:.1g}x. Rates are for epsilon 0."
     ] * ("adam" in steps and bool(where))
 
 
