@@ -187,23 +187,24 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     embedding's output, because the head's rows stay as they are.
 
     The lines find embeddings by the names of their classes, as those of Megatron are not torch's. A table with a column
-    for each head, as T5 has for relative positions, is no embedding.
+    for each head, as T5 has for relative positions, is no embedding. A table that modules share is changed once.
 
     >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))[0]
     "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"
     >>> code_of(small, replace(small, embedding_scale=2.5))[1]
-    '[e.weight.data.mul_(2.5) for e in es if e.weight.shape[1] > 1]  # no biases per head'
+    '[w.data.mul_(2.5) for w in {e.weight for e in es} if w.shape[1] > 1]  # no biases per head'
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
     others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before
     if factor == 1.0 or others or before.embeddings != after.embeddings == "tied":
         return []
-    change = f"weight.data.mul_({factor:.4g})"
+    change, weights = f"[w.data.mul_({factor:.4g}) for w in", "{e.weight for e in es} if w.shape[1]"
     if after.embeddings == "tied":
-        change = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
+        hook = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
+        change, weights = f"[e.{hook} for e in", "es if e.weight.shape[1]"
     lines = [
         "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]",
-        f"[e.{change} for e in es if e.weight.shape[1] > {after.heads}]  # no biases per head",
+        f"{change} {weights} > {after.heads}]  # no biases per head",
     ]
     return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
 

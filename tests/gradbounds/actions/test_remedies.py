@@ -33,6 +33,8 @@ def test_lines_of_code_multiply_embeddings_and_positions_alone(change):
     assert len(untie) == (change == "untied") and not code_of(tied, replace(tied, embedding_scale=2.0, heads=2))
     model = nn.ModuleList([nn.Embedding(16, 64), nn.Embedding(4, 64), nn.Linear(64, 16, bias=False)])
     model.append(nn.Embedding(32, tied.heads))  # as T5's relative positions
+    model.append(nn.Embedding(4, 64))  # as T5's encoder, which shares the weight
+    model[4].weight = model[1].weight
     biases = model[3](torch.arange(32)).clone()
     if change == "tied":
         model[2].weight = model[0].weight
