@@ -72,7 +72,7 @@ def test_a_small_batch_costs_eight_batches():
 
 @pytest.mark.parametrize("more", [{}, {"heads": 16}, {"embeddings": "tied"}, {"vocab": 2**15, "width": 256}])
 def test_the_memory_of_a_step_is_an_upper_bound(more):
-    """Of the arrays that are held at once, up to a factor of 1.5."""
+    """The estimate is between the memory of the arrays that are held at once and 1.5 times as much."""
     stack = replace(STACK, tokens=256, depth=3, **{"heads": 8, "vocab": 1024} | more)
     tracemalloc.start()
     batch_steps(stack, ["sgd", "adam"], 4, TextLaw.zipf(1.0, stack.vocab))
