@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.evidence_shares import take_shares
-
 
 @pytest.fixture
 def kept_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
@@ -13,5 +11,4 @@ def kept_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     resumption = request.config.pluginmanager.get_plugin("resumption")
     folder = resumption.folder(request.path) / "work" if resumption else tmp_path
     folder.mkdir(parents=True, exist_ok=True)
-    take_shares(folder)
     return folder

@@ -28,7 +28,6 @@ from tests.helpers.evidence_file import case_name, kept_case, kept_cases, record
 from theory.configurations import stack_from_config
 
 small_classes = pytest.importorskip("tests.helpers.small_classes")
-other_tie = pytest.importorskip("tests.evidence.test_probe_config").other_tie
 small_modules = pytest.importorskip("tests.helpers.small_modules")
 held_out_modules = pytest.importorskip("tests.helpers.held_out_modules")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
@@ -199,6 +198,14 @@ def without_residual(single: Single, choice: random.Random) -> Planted:
     return f"{name}: coefficient {seen[0]:.3g}", lambda alarms: any(
         one.kind == "residual" and one.layer == number for one in alarms
     )
+
+
+def other_tie(model: Any) -> bool:
+    words, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or head.weight.shape != words.weight.shape:
+        return False
+    head.weight = nn.Parameter(head.weight.detach().clone()) if head.weight is words.weight else words.weight
+    return True
 
 
 def of_the_other_tie(single: Single, _: random.Random) -> Planted:
@@ -381,9 +388,6 @@ def class_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
 
 def held_out_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
     return {("held out", *key, ""): partial(case, key, "") for key in held_out_modules.subjects()}
-
-
-CASES = {"class": class_cases, "held out": held_out_cases}
 
 
 def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:

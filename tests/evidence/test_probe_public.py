@@ -51,9 +51,6 @@ def public_cases(_):
     return {("public", kind, number): partial(public_case, kind, number) for kind in KINDS for number in range(RUNS)}
 
 
-CASES = {"public": public_cases}
-
-
 def of_kind(folder, kind):
     cases = {key: case for key, case in public_cases(folder).items() if key[1] == kind}
     return [(*place(kind, number), answer) for (_, _, number), answer in kept_cases(folder, cases).items()]

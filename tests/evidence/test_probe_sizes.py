@@ -75,9 +75,6 @@ def size_cases(_: object) -> dict[Any, Any]:
     return {("size", name): partial(size_case, name) for name in MODELS}
 
 
-CASES = {"sizes": size_cases}
-
-
 def test_models_of_others_at_their_sizes(kept_folder):
     found = {name: case for (_, name), case in kept_cases(kept_folder, size_cases(kept_folder)).items()}
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"

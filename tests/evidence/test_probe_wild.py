@@ -119,9 +119,6 @@ def trained_cases(_):
     return {("trained", family, k): partial(trained, family, k) for family in FAMILIES for k in numbers}
 
 
-CASES = {"fresh": fresh_cases, "trained": trained_cases}
-
-
 def of_family(found, family):
     return [one for (_, name, _), one in found.items() if name == family]
 

@@ -1,10 +1,7 @@
 """Batches of 64 sequences of a text by its law, beside plain modules and transformers' classes that are given it.
 
 MULTI30K names the folder of train.en. Networks are drawn on DEVICE and predicted here, or are those of TEXT_DRAWS, a
-folder of files by `tests.helpers.text_networks`. ENGLISH names a folder of two English texts that no law was made of,
-captions.txt and rustbook.txt (the paragraphs of the Rust book), as token ids below 8000 between white space. Their
-tokenizer is SentencePiece's BPE with 8000 pieces and byte fallback, trained on the text itself, 1.2 MB at most; a line
-ends with the id of its newline.
+folder of files by `tests.helpers.text_networks`.
 """
 
 import itertools
@@ -18,10 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import text_networks
-from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
+from tests.helpers.evidence_file import DEVICE, kept_case, record
 from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares, theory
-from theory.mean_field.text_law import TextLaw
 
 MULTI30K, DRAWN = os.environ.get("MULTI30K", ""), os.environ.get("TEXT_DRAWS", "")
 
@@ -44,13 +39,6 @@ GATED_DRAWS = {256: 256, 512: 160}
 
 # Of theory.
 PATTERNS = 64
-
-# Networks on texts of `ENGLISH`, 16 windows of 128 tokens each, and their draws.
-ENGLISH = {
-    f"{width}-2-128-{net}-windows": draws + 8 * (net == "tied.swiglu")
-    for width, draws in ((256, 24), (512, 16))
-    for net in PLAIN
-}
 
 
 def draws_of(name: str) -> int:
@@ -116,40 +104,3 @@ def test_single_precision(network):
         squares(Setting.of(f"256-4-64-{network}-windows"), 0, dtype=dtype) for dtype in (torch.float32, torch.float64)
     )
     assert single == pytest.approx(double, rel=1e-4)
-
-
-def by_laws(name: str, laws: dict[str, TextLaw]) -> dict[str, Any]:
-    """Return theory's norm of all parameters by each law, over networks' norm, less 1."""
-    setting = Setting.of(name)
-    draws = [squares(setting, seed) for seed in range(ENGLISH[name])]
-    values = np.array([sum(draw.values()) - draw["loss"] for draw in draws])
-    by_law = {law: sum(theory(setting, 8, one)["squares"].values()) / values.mean() for law, one in laws.items()}
-    error = float(values.std(ddof=1) / len(values) ** 0.5 / values.mean() / 2)
-    return {"draws": len(draws), "standard error": error} | {law: ratio**0.5 - 1 for law, ratio in by_law.items()}
-
-
-@pytest.mark.skipif("ENGLISH" not in os.environ, reason="ENGLISH must name a folder of token ids")
-def test_english(kept_folder, monkeypatch):
-    """Norms of all parameters: the bar is 3% by the text's own law, 6% by the English law; which networks miss it.
-
-    The card has the first 8000 ranks of the law of 32,000 ids, among which the frequency of the others is shared out.
-    """
-    monkeypatch.setattr(text_networks, "VOCAB", 8000)
-    monkeypatch.setattr(text_networks, "SEQUENCES", 16)
-    shares = TextLaw.of_kind("english", 32_000).frequencies
-    laws, found = {"card": TextLaw.of_frequencies(shares[:8000] + shares[8000:].sum() / 8000)}, {}
-    for file in sorted(Path(os.environ["ENGLISH"]).glob("*.txt")):
-        ids = np.array(file.read_text(encoding="utf-8").split(), dtype=int)
-        monkeypatch.setattr(text_networks, "words", lambda ids=ids: ids)
-        laws |= {"counts": TextLaw.of_counts(np.bincount(ids)), "own": TextLaw.of_text(ids, 128)}
-        found |= {f"kappa, {file.stem}": {name: [law.across, law.within] for name, law in laws.items()}}
-        found |= {
-            f"{file.stem} {net}": kept_case(kept_folder, f"{file.stem} {net}", partial(by_laws, net, laws))
-            for net in ENGLISH
-        }
-    record("text-english", rounded(found), short=True)
-    nets = {name: case for name, case in found.items() if "draws" in case}
-    bars = {"own": 0.03, "card": 0.06}
-    missed = {law: sum(abs(case[law]) >= bar for case in nets.values()) for law, bar in bars.items()}
-    if any(missed.values()):
-        pytest.xfail(f"{missed} of {len(nets)} networks miss the bars {bars}")

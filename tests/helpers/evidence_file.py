@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,3 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [rounded(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def circumstances(out: Path, command: Sequence[str]) -> dict[str, Any]:
-    """The command, with files' names for their paths, and the machine of what a command left in a folder."""
-    about = json.loads((out / "about.json").read_text(encoding="utf-8"))
-    words = [Path(word).name if Path(word).is_absolute() else word for word in command]
-    return {"command": " ".join(["gradbounds", *words])} | {
-        name: about[name] for name in ("processor", "gpu", "torch", "device")
-    }

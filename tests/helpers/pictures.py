@@ -34,7 +34,7 @@ def _committed(path: str) -> Any:
 
 
 def _fig3() -> Figure:
-    found = _committed("tests/evidence/fig3.json")
+    found = _committed("studies/fig3/data/fig3.json")
     rows = []
     for name, values in found["W2"].items():
         placement, initialization, part, without = name.split(", ")
