@@ -59,7 +59,7 @@ def test_the_list_has_every_part(capsys):
 
 def test_no_such_part(capsys):
     assert main(["relaxation"]) == 2
-    assert capsys.readouterr().err.startswith("PART must be one of exponents, laws, ")
+    assert capsys.readouterr().err.startswith("PART must be one of laws, norms, ")
 
 
 def run(root):
@@ -107,5 +107,5 @@ def test_a_part_is_forgotten(tmp_path):
     kept = tmp_path / "runs" / "evidence"
     for file in ("test_relaxed.py", "test_laws.py"):
         (kept / file / "0").mkdir(parents=True)
-    forget(tmp_path, PARTS["relaxations"])
+    forget(tmp_path, PARTS["queries"])
     assert [folder.name for folder in kept.iterdir()] == ["test_laws.py"]

@@ -36,7 +36,7 @@ def test_the_weights_of_a_fit_are_its_exponent():
 
 
 def test_coverage_of_exponents():
-    """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998. 2000 are in `make evidence`."""
+    """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998."""
     for kind, rate in coverage(experiments=400, draws=120, seed=1, resamples=400).items():
         assert 0.91 < rate < 0.983, kind
 

@@ -37,7 +37,7 @@ def test_planted_faults_are_named_by_layer(name, layer, fault):
 
 @pytest.mark.parametrize("name", ["encoder-post", "transformer-pre"])
 def test_healthy_modules_raise_no_alarm(name):
-    """Each of two seeds by itself; 100 are in `make evidence`."""
+    """Each of two seeds by itself."""
     for _, one in probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame.groupby("seed"):
         assert alarms(one) == []
 
@@ -267,7 +267,7 @@ def covered(experiments, *, first=1):
 
 
 def test_intervals_of_exponents_cover():
-    """Outside with 1e-4, by the binomial law; `make evidence` has 400."""
+    """Outside with 1e-4, by the binomial law."""
     low, high = stats.binom.interval(1 - 1e-4, 100, 0.95)
     assert low / 100 <= covered(100, first=0) <= high / 100
     assert stats.binom.cdf(low - 1, 100, 0.75) > 0.97, "intervals a third too short are seen"

@@ -1,4 +1,4 @@
-"""Batches of 64 sequences of a text by its law, beside plain modules and transformers' classes that are given it.
+"""Batches of 64 sequences of a text by its law, beside plain modules that are given it.
 
 MULTI30K names the folder of train.en. Networks are drawn on DEVICE and predicted here, or are those of TEXT_DRAWS, a
 folder of files by `tests.helpers.text_networks`.
@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.helpers.evidence_file import DEVICE, kept_case, record
-from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares, theory
+from tests.helpers.text_networks import SEQUENCES, Setting, draw, drawn, squares, theory
 
 MULTI30K, DRAWN = os.environ.get("MULTI30K", ""), os.environ.get("TEXT_DRAWS", "")
 
@@ -27,12 +27,9 @@ pytestmark = [
 
 PLAIN = [f"{tied}.{units}" for tied in ("tied", "untied") for units in ("gelu", "swiglu")]
 SIZES = [f"{width}-{depth}-{tokens}" for width, depth, tokens in itertools.product((256, 512), (4, 8), (64, 128))]
-SETTINGS = {
-    "networks": [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")]
-    + [f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN],
-    "classes": [f"{size}-{net}-windows" for size in SIZES for net in CLASSES]
-    + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
-}
+SETTINGS = [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")] + [
+    f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN
+]
 DRAWS = {256: 192, 512: 96, 1024: 64}
 # Of tied gated networks, whose W^Q and W^K vary most.
 GATED_DRAWS = {256: 256, 512: 160}
@@ -43,7 +40,7 @@ PATTERNS = 64
 
 def draws_of(name: str) -> int:
     setting = Setting.of(name)
-    return (DRAWS | (GATED_DRAWS if setting.network in ("tied.swiglu", "llama") else {}))[setting.width]
+    return (DRAWS | (GATED_DRAWS if setting.network == "tied.swiglu" else {}))[setting.width]
 
 
 def networks_of(name: str, folder: Path) -> dict[str, Any]:
@@ -77,8 +74,8 @@ def beside(name: str, networks: dict[str, Any], folder: Path) -> dict[str, Any]:
     return about | {"norms": {role: [round(one, 4) for one in row] for role, row in rows.items()}, "loss": loss}
 
 
-def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
-    networks = {name: networks_of(name, folder) for name in SETTINGS[kind]}
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    networks = {name: networks_of(name, folder) for name in SETTINGS}
     return {
         name: kept_case(folder, f"{name} {len(found['draws'])}", partial(beside, name, found, folder))
         for name, found in networks.items()
@@ -86,11 +83,10 @@ def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("kind", list(SETTINGS))
-def test_norms(kind, kept_folder):
+def test_norms(kept_folder):
     """Norms of all parameters and of each kind within 5%, at errors of 1.5%; losses within four errors."""
-    cases = found(kind, kept_folder)
-    record(f"text-{kind}", {"sequences": SEQUENCES, "settings": cases}, short=True)
+    cases = found(kept_folder)
+    record("text-networks", {"sequences": SEQUENCES, "settings": cases}, short=True)
     rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
     assert not [row for row in rows if row[3] > 0.015 or abs(row[2]) >= 0.05]
     losses = [(case["loss"][each] for each in ("theory", "networks", "standard error")) for case in cases.values()]
