@@ -424,13 +424,3 @@ def test_exponents_of_steps_on_a_gpu_are_those_of_a_cpu(name):
         assert (first[0][column] == first[1][column]).all()
     # A step of Adam is the gradient's sign: where that is rounding, a weight may go the other way.
     np.testing.assert_allclose(first[1]["exponent"], first[0]["exponent"], atol=0.02)
-
-
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
-@pytest.mark.gpu
-@pytest.mark.parametrize("breach", ["rate of one matrix", "no output multiplier", "root of d_k"])
-def test_breaches_on_a_gpu_are_named(breach):
-    kind, name = BREACHES[breach]
-    alarm = check(transformer, adam, "mup", breach, seeds=3, device="cuda").alarms[0]
-    assert alarm.kind == kind
-    assert name in alarm.part

@@ -381,14 +381,3 @@ def test_a_report_of_a_gpu_is_that_of_a_cpu(name):
     assert len(there.layers) == len(here.layers)
     numbers = ["energy", "gradient", "logits", "entropy"]
     np.testing.assert_allclose(there.layers[numbers].astype(float), here.layers[numbers].astype(float), rtol=1e-3)
-
-
-@NO_CONTEXT
-@pytest.mark.gpu
-@pytest.mark.parametrize("fault", [*LOCAL, *GLOBAL])
-def test_faults_on_a_gpu_are_named_where_they_are(fault):
-    kind, families, _ = (LOCAL | GLOBAL)[fault]
-    torch.manual_seed(12)
-    module, inputs, loss = planted(families[0], fault, 2, 32, 4)
-    report = judged_module(module.to("cuda"), moved(inputs, "cuda"), loss)
-    assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)

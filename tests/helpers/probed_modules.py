@@ -57,15 +57,3 @@ def one_module(width, depth):
         return torch.randn(2, 3, width, generator=generator), lambda y: y.square().mean()
 
     return body, batch
-
-
-def under_the_paper_s_initialization(layers, width):
-    """Give encoder layers of torch.nn W^Q = W^K = 0, W^O = 1, N(0, 1/d) entries elsewhere, and no biases."""
-    for layer in layers:
-        layer.linear1, layer.linear2 = (nn.Linear(width, width, bias=False) for _ in range(2))
-        with torch.no_grad():
-            nn.init.normal_(layer.linear1.weight, std=width**-0.5)
-            nn.init.normal_(layer.linear2.weight, std=width**-0.5)
-            layer.self_attn.in_proj_weight.zero_()
-            nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
-            layer.self_attn.out_proj.weight.copy_(torch.eye(width))

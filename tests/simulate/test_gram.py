@@ -5,11 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sympy as sp
-import torch
 
 from simulate import Cell, sample
-from simulate.network.gram import GramEngine, rebased
-from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block, sample_blocks
 from tests.helpers.same_law import differences, numbers
 from theory import Stack
@@ -39,45 +36,6 @@ def test_the_way_down_at_one_token_and_four_coordinates(power):
     # e² / (e² + t²) in polar coordinates of (e, t), whose density does not depend on the angle.
     radial = sp.integrate(r * sp.exp(-(r**2) / 2), (r, 0, sp.oo))
     assert sp.simplify(uniform - radial * share.rewrite(sp.gamma)) == 0
-
-
-def explicit_gradients(total, frame, gradient, width):
-    """The same gradients with a stream that is drawn: uniform beyond (1, total), in d coordinates."""
-    draws, n, used = frame.shape[0], gradient.shape[1], total.shape[2]
-    rows = torch.zeros(draws, n + 1, width, dtype=total.dtype)
-    rows[:, 0, 0], rows[:, 1:, :used] = 1.0, total
-    along = torch.linalg.solve_triangular(frame, rows, upper=False)
-    beyond = torch.randn(draws, n, width, dtype=total.dtype, generator=torch.Generator().manual_seed(1))
-    beyond -= beyond @ along.mT @ along
-    beyond = torch.linalg.solve_triangular(torch.linalg.cholesky(beyond @ beyond.mT), beyond, upper=False)
-    return gradient[..., : n + 1] @ along + gradient[..., n + 1 : 2 * n + 1] @ beyond
-
-
-def test_gradients_in_the_frame_below_have_the_moments_of_drawn_ones():
-    """At n = 2, d = 12: first to fourth moments and products of all coordinates that rows have met; z below 5."""
-    stack, draws = Stack(width=12, depth=1, tokens=2, vocab=3), 100_000
-    engine = GramEngine(RandomStreams([0], draws), torch.float64, stack)
-    engine.next_frame(3)
-    engine.frame.used = 5
-    generator = torch.Generator().manual_seed(0)
-    total = torch.zeros(1, 2, 9, dtype=torch.float64)
-    total[..., :5] = torch.randn(1, 2, 5, generator=generator, dtype=torch.float64)
-    total = total.repeat(draws, 1, 1).requires_grad_()
-    engine._columns = iter([9])
-    after = rebased(total, engine)
-    gradient = torch.zeros_like(after)
-    gradient[..., :5] = torch.randn(1, 2, 5, generator=generator, dtype=torch.float64)
-    (found,) = torch.autograd.grad(after, total, gradient)
-    met = total.detach()[..., :5]
-    rows = torch.cat([torch.eye(5, dtype=torch.float64)[:1].expand(draws, 1, 5), met], 1)
-    expected = explicit_gradients(met, torch.linalg.cholesky(rows @ rows.mT), gradient, 12)
-    torch.testing.assert_close(found @ found.mT, expected @ expected.mT)
-    ours, theirs = (each[..., :5].flatten(1).numpy() for each in (found, expected))
-    for power in (1, 2, 3, 4):
-        products = [((x[:, :, None] * x[:, None]).reshape(draws, -1) ** 2 for x in (ours, theirs))]
-        for a, b in [(ours**power, theirs**power), *products * (power == 2)]:
-            z = (a.mean(0) - b.mean(0)) / np.sqrt((a.var(0) + b.var(0)) / draws + 1e-12)
-            assert np.abs(z).max() < 5, power
 
 
 LAWS = {
