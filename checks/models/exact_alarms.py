@@ -300,7 +300,6 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         what = f"layers {', '.join(map(str, layers))} {SAME_NUMBERS} {names}, instead of independent random numbers"
         if by_torch:
             what += " (copies of one layer, or frozen)"
-        what += _independent_draw_text(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         yield from (
@@ -308,21 +307,6 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             for (part, layer, name), share in values(tests, "repeated_rows").items()
             if share > REPEATED
         )
-
-
-def _independent_draw_text(tests: ExactTests, part: str) -> str:
-    """Describe how copies in a list's layers change activations and the first step."""
-    numbers = [
-        values(tests, what).get((part, 0, ""), float("nan"))
-        for what in ("copied_growth", "redrawn_growth", "redrawn_gradient")
-    ]
-    if not np.isfinite(numbers).all():
-        return ""
-    copied, redrawn, gradient = numbers
-    return (
-        f"; the mean squared activation grows {copied:.3g} times over the layers (independent weights: {redrawn:.3g} "
-        f"times); a first step of SGD on independent weights would lower the loss {gradient:.2g} times as much"
-    )
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:
