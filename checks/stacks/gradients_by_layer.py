@@ -1,14 +1,13 @@
-"""Tables of one network's gradients by layer and matrix, predicted and sampled, and of their scaling exponents."""
+"""Tables of one network's gradients by layer and matrix, predicted and sampled."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
-from theory import QUANTITIES, Prediction, Stack
+from theory import QUANTITIES, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,37 +104,3 @@ def matrices(table: Columns) -> list[str]:
     """Return the names of all gradient norms in a table of layers, in the order of the table."""
     per_layer = np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
-
-
-def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> "pd.DataFrame":
-    """Predict the exponents of the first and last layer's gradient norms by doubling the width or the depth.
-
-    The number of heads, the feed-forward ratio and V stay fixed. An encoder's depth is doubled with the depth.
-
-    Args:
-        here: the network's prediction.
-        predicted: function that predicts another network.
-
-    Returns:
-        Columns quantity, field ("width" or "depth"), exponent and sem for the last layer, first and first_sem for the
-        first layer (NaN if it has no gradient). Standard errors come from the attention samples of theory.
-    """
-    import pandas as pd
-
-    rows = []
-    for field in ("width", "depth"):
-        changed = ("depth", "encoder_depth") if field == "depth" else (field,)
-        there = predicted(replace(here.stack, **{name: 2 * getattr(here.stack, name) for name in changed}))
-        for name, value in here.items():
-            if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
-                continue
-            row: list[Any] = [name.replace(_SQUARE, _NORM), field]
-            for layer in (-1, 0):
-                if not min(value[layer], there[name][layer]) > 0:
-                    row += [np.nan, np.nan]
-                    continue
-                relative = np.hypot(*(p.errors.get(name, np.zeros(1))[layer] / p[name][layer] for p in (here, there)))
-                # Of squares: half the exponent, and half the error.
-                row += [np.log2(there[name][layer] / value[layer]) / 2, relative / np.log(4.0)]
-            rows.append(row)
-    return pd.DataFrame(rows, columns=["quantity", "field", "exponent", "sem", "first", "first_sem"])

@@ -2,19 +2,17 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
-from operator import add
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
+from checks.stacks.gradients_by_layer import Columns, first_over_last, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.plan import batch_text, planned
-from gradbounds.actions.remedies import Remedy, remedy, search_seconds
-from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
+from gradbounds.actions.remedies import remedy, search_seconds
+from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
-from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
+from gradbounds.layer_summary import layer_lines, profiles
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
@@ -31,13 +29,11 @@ from gradbounds.progress import LONG, shown
 from gradbounds.result import Frames, Result
 from gradbounds.units import TORCH, takes
 from simulate.counts import check_count
-from theory import NoRuleError, Prediction, Stack, predict
+from theory import NoRuleError, Prediction, Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.coverage import holds_words
-from theory.mean_field.cost import Cost, prediction_cost
-from theory.stack.depth_mixing import has_rows
+from theory.mean_field.cost import Cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,9 +41,6 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 _DRAWS = 16
-
-# Patterns that are predicted so fast that exponents, two more predictions, may follow.
-_ENOUGH = 64
 
 # Changes that a search tests, by the estimate.
 _CHANGES = 8
@@ -63,7 +56,7 @@ def predict_stack(
 ) -> Result:  # fmt: skip
     """Predict the gradients of one network layer by layer; on request, sample networks and compare with other networks.
 
-    Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
+    Without `further`, the change that evens out the layers is omitted. Without `tables`, the tables of
     layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
 
     Raises:
@@ -78,7 +71,9 @@ def predict_stack(
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = way_or_reason(stack, patterns, budget, coarse=coarse)
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
+    evener, evening = None, ""
+    if chosen is not None and further:
+        evener, evening = remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -98,7 +93,7 @@ def predict_stack(
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
-            "sentences": sentences, "exponents": slopes, "evened_by": evener,
+            "sentences": sentences, "evened_by": evener,
             "compared": [{"stack": others[key], "prediction": Frames({"": beside[key]})[""]} for key in others],
         },
         lines=[
@@ -108,8 +103,7 @@ def predict_stack(
         below=[
             *([
                 "", *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
-                *_sampled_ends(samples), *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None),
-                *_bound_line(stack, table),
+                *_sampled_ends(samples), *_bound_line(stack, table),
             ] if shown_too else []),
             *chain.from_iterable(
                 comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
@@ -119,14 +113,6 @@ def predict_stack(
         ],
         figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
     )  # fmt: skip
-
-
-def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
-    # Return the exponents, and the change that evens out the layers as an object and as text.
-    if chosen is None or prediction is None:
-        return None, None, ""
-    slopes = _exponents(chosen, prediction, budget)
-    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
 def way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -143,7 +129,7 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    The exponents and the search for a change of one network are included. The seed, as of samples, costs nothing.
+    The search for a change of one network is included. The seed, as of samples, costs nothing.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -159,7 +145,7 @@ def predict_plan(
         cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
         if chosen and network is stack and not several:
             search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
-            cost += (_larger(chosen, budget) or ({}, Cost()))[1] + Cost(search)
+            cost += Cost(search)
         if not chosen or (draws and network is stack):
             cost += _sampling_cost(network, draws or _DRAWS)
             how += f"; {draws or _DRAWS} sampled networks"
@@ -183,26 +169,6 @@ def predicted(chosen: Way) -> Prediction:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown("predicting the gradients", cost):
         return chosen.predicted()
-
-
-def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
-    # Return the arguments and the cost of predicting twice the width and the depth, or None if they take long.
-    stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if (patterns and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
-        return None
-    arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
-    larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
-    cost = reduce(add, (prediction_cost(network, **arguments) for network in larger))
-    return (arguments, cost) if replace(budget, seconds=min(SOON, budget.seconds)).holds(cost) else None
-
-
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
-    # Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds.
-    if (larger := _larger(chosen, budget)) is None:
-        return None
-    arguments, cost = larger
-    with shown("predicting twice the width and twice the depth", cost):
-        return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
@@ -245,26 +211,6 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
         f"Gradient norm, first layer / last layer, in {samples.draws} sampled networks (+- standard error): "
         f"{by_matrix}."
     ]
-
-
-def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
-    # State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially.
-    if slopes is None:
-        return []
-    lines = []
-    for field, symbol in (("width", "d"), ("depth", "L")):
-        rows = slopes[slopes["field"] == field]
-        for layer, of_layer in (("last", ["exponent", "sem"]), ("first", ["first", "first_sem"])):
-            numbers = [
-                f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
-                for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
-            ]
-            if numbers and not (explodes and (field, layer) == ("depth", "first")):
-                lines.append(
-                    f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
-                    f"{', '.join(numbers)}."
-                )
-    return lines
 
 
 def _bound_line(stack: Stack, table: Columns) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
+from checks.stacks.gradients_by_layer import first_over_last, layer_table
 from gradbounds import budget, progress
 from gradbounds.actions import predict as asked
 from gradbounds.cli import main
@@ -40,13 +40,10 @@ def row_of(said, layer):
 
 
 @pytest.mark.quick
-def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
+def test_theory_is_printed_with_the_bound(capsys):
     said = printed(capsys)
     for layer, norm in enumerate(np.sqrt(predict(STACK)["grad_sq_W2"]), start=1):
         assert row_of(said, layer)[-1] == f"{norm:.4g}"
-    like_d = "from this width to twice it: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
-    assert f"Exponent in d of the last layer's gradient norms, {like_d}" in said
-    assert f"Exponent in d of the first layer's gradient norms, {like_d}" in said
     assert "Theorem 1's bound on the norm of the last dL/dW2" in said
 
 
@@ -135,7 +132,7 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
 )
 def test_what_takes_too_much_is_refused_before_it_starts(monkeypatch, capsys, arguments, message):
     """In one line, within a second or two, with nothing predicted and nothing sampled."""
-    for name in ("predict", "_sampled", "predicted"):
+    for name in ("_sampled", "predicted"):
         monkeypatch.setattr(asked, name, lambda *_, **__: pytest.fail("nothing is to be computed"))
     assert main(["predict", *arguments]) == 2
     said = capsys.readouterr()
@@ -251,15 +248,6 @@ def test_what_theory_samples_has_errors_and_an_encoder_lines_of_its_own(capsys):
     assert said.count("  layer") == 2
     assert "Gradient norm, first layer / last layer, at 4 tokens, encoder: dL/dWQ" in said
     assert printed(capsys, *arguments) == said, "the same command gives the same numbers"
-
-
-def test_exponents_are_those_of_the_recursion():
-    """Pre-LN's last layer falls like 1/√L in the end, the first not at all, and a norm grows like √d."""
-    found = exponents(predict(Stack(placement="pre", width=64, depth=512, tokens=1, vocab=16)), predict)
-    value = found[found["quantity"] == "grad_W2"].set_index("field")
-    assert value.loc["width", ["exponent", "first"]].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
-    assert value.loc["depth", "exponent"] == pytest.approx(-0.5, abs=2e-3)
-    assert value.loc["depth", "first"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_table_needs_theory_or_samples_alone():
