@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, escaped
+from checks.models.alarm import WHOLE_MODEL, Alarm, escaped, value_range
 from simulate.modules.exact_tests import ExactTests
 
 NORM = 0.5
@@ -121,11 +121,7 @@ def _gathered(facts: Iterable[Fact], layers: dict[str, set[int]]) -> list[Alarm]
     for (part, kind, what), members in groups.items():
         numbers = [np.atleast_1d(fact.number) for fact in members if fact.number is not None]
         if numbers:
-            ends = [
-                (f"{min(of):.{members[0].digits}g}", f"{max(of):.{members[0].digits}g}")
-                for of in zip(*numbers, strict=True)
-            ]
-            what = what.format(*(low if low == high else f"{low} to {high}" for low, high in ends))
+            what = what.format(*(value_range(of, members[0].digits) for of in zip(*numbers, strict=True)))
         named = sorted({fact.layer for fact in members})
         layer = named[0]
         if len(named) > 1:

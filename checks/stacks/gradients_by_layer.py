@@ -65,34 +65,6 @@ def layer_columns(prediction: Prediction | None, samples: "Samples | None") -> d
     return {"quantity": np.array(quantities, dtype=object)[there], **kept}
 
 
-def first_over_last(samples: "Samples") -> dict[str, Estimate]:
-    """Return for every matrix the gradient norm in the first layer divided by that in the last layer, with its error.
-
-    Norms are root mean squares over the same draws. With squares a and b of the two layers, the ratio is r = sqrt(mean
-    a/mean b), and its error is the standard error of r (a/mean a - b/mean b)/2 over draws (the delta method). Variation
-    that both layers share cancels.
-
-    Args:
-        samples: draws of one network.
-
-    Returns:
-        Ratios by the quantity names of `layer_table`. Matrices that are not per layer, or whose gradient is 0 in the
-        first or the last layer, are left out.
-    """
-    ratios = {}
-    for name, values in samples.items():
-        if not (_SQUARE in name and QUANTITIES[name].per_layer and values.shape[1] > 1):
-            continue
-        ends = values[:, [0, -1]].astype(float)
-        means = ends.mean(0)
-        if not (means > 0).all():
-            continue
-        ratio = np.sqrt(means[0] / means[1])
-        shares = estimate(ends[:, 0] / means[0] - ends[:, 1] / means[1])
-        ratios[name.replace(_SQUARE, _NORM)] = Estimate(ratio, ratio * shares.sem / 2, samples.draws)
-    return ratios
-
-
 def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
     if prediction is None or name not in prediction:
         return None

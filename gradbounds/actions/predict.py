@@ -6,20 +6,18 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import Columns, first_over_last, layer_columns
+from checks.stacks.gradients_by_layer import Columns, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.plan import batch_text, planned
 from gradbounds.actions.remedies import remedy, search_seconds
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
-from gradbounds.layer_summary import layer_lines, profiles
+from gradbounds.layer_summary import layer_lines
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
-    matrix_name,
     network_lines,
     note_lines,
-    number_text,
     sampled_lines,
     title,
     trust_lines,
@@ -83,11 +81,7 @@ def predict_stack(
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
     shown_too = tables or prediction is None or draws is not None
-    sentences = {
-        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table), "evened": evening,
-        "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
-        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
-    }  # fmt: skip
+    sentences = _sentences(stack, notes, table, evidence) | {"evened": evening}
     return Result(
         about=title(stack), tables=Frames({"prediction": table}),
         values={
@@ -103,7 +97,6 @@ def predict_stack(
         below=[
             *([
                 "", *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
-                *_sampled_ends(samples), *_bound_line(stack, table),
             ] if shown_too else []),
             *chain.from_iterable(
                 comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
@@ -113,6 +106,16 @@ def predict_stack(
         ],
         figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
     )  # fmt: skip
+
+
+def _sentences(stack: Stack, notes: Sequence[Note], table: Columns, evidence: str) -> dict[str, Any]:
+    # Return the text about a network by topic.
+    lines = {
+        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table),
+        "trust": trust_lines(stack, evidence), "notes": note_lines(notes),
+        "sampled": sampled_lines(stack, with_cosines(table)),
+    }  # fmt: skip
+    return {topic: [*filter(None, of_topic)] for topic, of_topic in lines.items()}
 
 
 def way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -196,33 +199,6 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
 
     with shown(f"sampling {draws} networks", _sampling_cost(stack, draws)):
         return sample(stack, draws=draws, seed=seed)
-
-
-def _sampled_ends(samples: "Samples | None") -> list[str]:
-    # State the ratio of the first / last layer's norms in sampled networks, with errors from the same networks.
-    ends = {} if samples is None else first_over_last(samples)
-    if samples is None or not ends:
-        return []
-    by_matrix = ", ".join(
-        f"{matrix_name(name)}{', encoder' * name.startswith('encoder_')} {number_text(float(of.mean), float(of.sem))}"
-        for name, of in ends.items()
-    )
-    return [
-        f"Gradient norm, first layer / last layer, in {samples.draws} sampled networks (+- standard error): "
-        f"{by_matrix}."
-    ]
-
-
-def _bound_line(stack: Stack, table: Columns) -> list[str]:
-    # State Theorem 1's bound for this network, if the network is in the paper's setting.
-    if not stack.in_paper:
-        return []
-    from theory.paper.theorem1 import bound_value  # late, since it loads sympy
-
-    bound = float(bound_value(stack).value)
-    last = profiles(table, "predicted")["grad_W2"][-1]
-    times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
-    return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
 def _profile_figure(stack: Stack, columns: Columns) -> "Figure":

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.stacks.gradients_by_layer import first_over_last, layer_table
+from checks.stacks.gradients_by_layer import layer_table
 from gradbounds import budget, progress
 from gradbounds.actions import predict as asked
 from gradbounds.cli import main
@@ -40,11 +40,10 @@ def row_of(said, layer):
 
 
 @pytest.mark.quick
-def test_theory_is_printed_with_the_bound(capsys):
+def test_theory_is_printed(capsys):
     said = printed(capsys)
     for layer, norm in enumerate(np.sqrt(predict(STACK)["grad_sq_W2"]), start=1):
         assert row_of(said, layer)[-1] == f"{norm:.4g}"
-    assert "Theorem 1's bound on the norm of the last dL/dW2" in said
 
 
 def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
@@ -61,21 +60,9 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     assert (tmp_path / "out" / "gradient_over_layers.png").stat().st_size > 0
 
 
-def test_first_over_last_of_samples_has_the_error_of_the_same_draws(capsys):
-    """As leaving out one draw after the other has it; and the cosine of samples is no multiple of theory's."""
+def test_the_cosine_of_samples_is_no_multiple_of_theory_s(capsys):
     samples = sample(replace(STACK, placement="pre"), draws=128, seed=3)
-    values = samples["grad_sq_W2"].astype(float)
-    without = np.array([np.delete(values, k, axis=0).mean(0) for k in range(128)])
-    ratios = np.sqrt(without[:, 0] / without[:, -1])
-    found = first_over_last(samples)["grad_W2"]
-    assert found.mean == pytest.approx(np.sqrt(values[:, 0].mean() / values[:, -1].mean()))
-    assert found.sem == pytest.approx(ratios.std() * np.sqrt(127), rel=0.03)
     said = printed(capsys, "--placement", "pre", "--draws", "128", "--seed", "3")
-    ends = next(
-        line for line in said.splitlines() if line.startswith("Gradient norm, first layer / last layer, in 128 sampled")
-    )
-    printed_ratio, error = re.search(r"dL/dW2 ([\d.]+) \+- ([\d.]+\d)", ends).groups()
-    assert [float(printed_ratio), float(error)] == pytest.approx([found.mean, found.sem], rel=0.05)
     of_samples = said[said.index("(cosine: of the samples)") :]
     cosine = (samples["token_correlation"].mean(0) / samples["hidden_energy"].mean(0))[0]
     error = float(row_of(of_samples, 1)[6])
