@@ -62,8 +62,8 @@ def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: st
     content = {
         "command": command,
         **origin,
-        "verdicts": [_rounded(asdict(v)) for v in verdicts],
-        "cells": [_rounded(_cell(s)) for s in cells],
+        "verdicts": [rounded(asdict(v)) for v in verdicts],
+        "cells": [rounded(_cell(s)) for s in cells],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -78,13 +78,13 @@ def _cell(samples: "Samples") -> dict[str, Any]:
     return named | {"seed": int(samples.seeds[0]), "draws": samples.draws} | numbers
 
 
-def _rounded(value: Any) -> Any:
-    """Round floats to 6 significant digits, in nested lists and dictionaries too; None if a float is not finite."""
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Round floats to significant digits, in nested lists and dictionaries too; None if a float is not finite."""
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: rounded(v, digits) for k, v in value.items()}
+    return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
 
 
 def load_results(path: Path) -> Results:

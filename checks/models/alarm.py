@@ -84,7 +84,7 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     alarms = []
     for (part, layer, kind, what), (places, same) in seen.items():
         columns = zip(*(member.numbers for member in same), strict=True)
-        text = what.format(*(_range(column, same[0].digits) for column in columns))
+        text = what.format(*(value_range(column, same[0].digits) for column in columns))
         alarms.append(Alarm(part, layer, kind, text, tuple(places)))
     return sorted(alarms)
 
@@ -126,7 +126,8 @@ def escaped(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def _range(values: Sequence[float], digits: int) -> str:
+def value_range(values: Sequence[float], digits: int) -> str:
+    """Format the smallest and the largest of several numbers, as one number if both look the same."""
     low, high = (f"{end:.{digits}g}" for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, escaped
+from checks.models.alarm import WHOLE_MODEL, Alarm, escaped, value_range
 from simulate.modules.exact_tests import ExactTests
 
 NORM = 0.5
@@ -121,11 +121,7 @@ def _gathered(facts: Iterable[Fact], layers: dict[str, set[int]]) -> list[Alarm]
     for (part, kind, what), members in groups.items():
         numbers = [np.atleast_1d(fact.number) for fact in members if fact.number is not None]
         if numbers:
-            ends = [
-                (f"{min(of):.{members[0].digits}g}", f"{max(of):.{members[0].digits}g}")
-                for of in zip(*numbers, strict=True)
-            ]
-            what = what.format(*(low if low == high else f"{low} to {high}" for low, high in ends))
+            what = what.format(*(value_range(of, members[0].digits) for of in zip(*numbers, strict=True)))
         named = sorted({fact.layer for fact in members})
         layer = named[0]
         if len(named) > 1:
@@ -300,7 +296,6 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         what = f"layers {', '.join(map(str, layers))} {SAME_NUMBERS} {names}, instead of independent random numbers"
         if by_torch:
             what += " (copies of one layer, or frozen)"
-        what += _independent_draw_text(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         yield from (
@@ -308,21 +303,6 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             for (part, layer, name), share in values(tests, "repeated_rows").items()
             if share > REPEATED
         )
-
-
-def _independent_draw_text(tests: ExactTests, part: str) -> str:
-    """Describe how copies in a list's layers change activations and the first step."""
-    numbers = [
-        values(tests, what).get((part, 0, ""), float("nan"))
-        for what in ("copied_growth", "redrawn_growth", "redrawn_gradient")
-    ]
-    if not np.isfinite(numbers).all():
-        return ""
-    copied, redrawn, gradient = numbers
-    return (
-        f"; the mean squared activation grows {copied:.3g} times over the layers (independent weights: {redrawn:.3g} "
-        f"times); a first step of SGD on independent weights would lower the loss {gradient:.2g} times as much"
-    )
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:

@@ -159,22 +159,7 @@ def judged_module(
     depths = [len(profile(frame, part, "hidden_energy")) for part in parts_of(frame)]
     if stack is not None and stack.depth not in depths:
         raise ValueError(f"stack must have the depth of a list of layers, {depths}, got depth {stack.depth}.")
-    exact, notes = exact_alarms(measured.tests, trained=trained)
-    others = [
-        *(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)),
-        *whole_model_alarms(measured),
-    ]
-    if trained:
-        others = [alarm for alarm in others if alarm.kind in ALWAYS]
-    deviations, deviation_notes = against_description(measured, stack, trained=trained)
-    others, notes = [*others, *deviations], [*notes, *deviation_notes]
-    if any(alarm.kind == "non-finite" for alarm in others):
-        # What is watched in a pass follows from it.
-        exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
-    rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
-    notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
-    notes += measured.notes
-    wrong = exact + others
+    wrong, notes = _found(measured, stack, trained=trained)
 
     def judged(new: Any, draw: int) -> list[Alarm]:
         if on_part is not None:
@@ -198,6 +183,27 @@ def judged_module(
         name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
         updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
     )  # fmt: skip
+
+
+def _found(measured: Probed, stack: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:
+    """Return all alarms and notes about one measured module."""
+    frame = measured.frame
+    exact, notes = exact_alarms(measured.tests, trained=trained)
+    others = [
+        *(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)),
+        *whole_model_alarms(measured),
+    ]
+    if trained:
+        others = [alarm for alarm in others if alarm.kind in ALWAYS]
+    deviations, deviation_notes = against_description(measured, stack, trained=trained)
+    others, notes = [*others, *deviations], [*notes, *deviation_notes]
+    if any(alarm.kind == "non-finite" for alarm in others):
+        # What is watched in a pass follows from it.
+        exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
+    rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
+    notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
+    notes += measured.notes
+    return exact + others, notes
 
 
 def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
@@ -317,8 +323,9 @@ def _judged_steps(
 
 def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
     """Judge optimizer steps by how their effects scale with the width, and return the report."""
-    rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
-    dead = any(alarm.kind == "non-finite" for alarm in _gathered(alarms))
+    rows = list[Exponent]()
+    alarms = _gathered([of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms])
+    dead = any(alarm.kind == "non-finite" for alarm in alarms)
     against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
     for axis in against:
         sizes = probe_grid(stepped, axis)

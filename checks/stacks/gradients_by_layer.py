@@ -1,14 +1,13 @@
-"""Tables of one network's gradients by layer and matrix, predicted and sampled, and of their scaling exponents."""
+"""Tables of one network's gradients by layer and matrix, predicted and sampled."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
-from theory import QUANTITIES, Prediction, Stack
+from theory import QUANTITIES, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,34 +65,6 @@ def layer_columns(prediction: Prediction | None, samples: "Samples | None") -> d
     return {"quantity": np.array(quantities, dtype=object)[there], **kept}
 
 
-def first_over_last(samples: "Samples") -> dict[str, Estimate]:
-    """Return for every matrix the gradient norm in the first layer divided by that in the last layer, with its error.
-
-    Norms are root mean squares over the same draws. With squares a and b of the two layers, the ratio is r = sqrt(mean
-    a/mean b), and its error is the standard error of r (a/mean a - b/mean b)/2 over draws (the delta method). Variation
-    that both layers share cancels.
-
-    Args:
-        samples: draws of one network.
-
-    Returns:
-        Ratios by the quantity names of `layer_table`. Matrices that are not per layer, or whose gradient is 0 in the
-        first or the last layer, are left out.
-    """
-    ratios = {}
-    for name, values in samples.items():
-        if not (_SQUARE in name and QUANTITIES[name].per_layer and values.shape[1] > 1):
-            continue
-        ends = values[:, [0, -1]].astype(float)
-        means = ends.mean(0)
-        if not (means > 0).all():
-            continue
-        ratio = np.sqrt(means[0] / means[1])
-        shares = estimate(ends[:, 0] / means[0] - ends[:, 1] / means[1])
-        ratios[name.replace(_SQUARE, _NORM)] = Estimate(ratio, ratio * shares.sem / 2, samples.draws)
-    return ratios
-
-
 def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
     if prediction is None or name not in prediction:
         return None
@@ -105,37 +76,3 @@ def matrices(table: Columns) -> list[str]:
     """Return the names of all gradient norms in a table of layers, in the order of the table."""
     per_layer = np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
-
-
-def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> "pd.DataFrame":
-    """Predict the exponents of the first and last layer's gradient norms by doubling the width or the depth.
-
-    The number of heads, the feed-forward ratio and V stay fixed. An encoder's depth is doubled with the depth.
-
-    Args:
-        here: the network's prediction.
-        predicted: function that predicts another network.
-
-    Returns:
-        Columns quantity, field ("width" or "depth"), exponent and sem for the last layer, first and first_sem for the
-        first layer (NaN if it has no gradient). Standard errors come from the attention samples of theory.
-    """
-    import pandas as pd
-
-    rows = []
-    for field in ("width", "depth"):
-        changed = ("depth", "encoder_depth") if field == "depth" else (field,)
-        there = predicted(replace(here.stack, **{name: 2 * getattr(here.stack, name) for name in changed}))
-        for name, value in here.items():
-            if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
-                continue
-            row: list[Any] = [name.replace(_SQUARE, _NORM), field]
-            for layer in (-1, 0):
-                if not min(value[layer], there[name][layer]) > 0:
-                    row += [np.nan, np.nan]
-                    continue
-                relative = np.hypot(*(p.errors.get(name, np.zeros(1))[layer] / p[name][layer] for p in (here, there)))
-                # Of squares: half the exponent, and half the error.
-                row += [np.log2(there[name][layer] / value[layer]) / 2, relative / np.log(4.0)]
-            rows.append(row)
-    return pd.DataFrame(rows, columns=["quantity", "field", "exponent", "sem", "first", "first_sem"])

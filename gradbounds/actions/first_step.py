@@ -1,7 +1,7 @@
 """The view `gradbounds predict --first-step`: the critical learning rate of step 1, predicted and measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from theory import NoRuleError, Stack
 from theory.configurations import Note, drawn_by
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import gaps
-from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.stack.optimizers import NAMES, Optimizer
@@ -37,16 +36,11 @@ _LARGEST = 2e8
 # Networks that are stepped where theory has no rule and nobody says how many, if time allows.
 _UNASKED = 16
 
-# Seconds of a prediction at twice a size that is made unasked, and what is doubled.
-_CHEAP = 0.25
-_MORE = "\nHow the rate grows with d, L, n, V and the batch takes longer: --all."
-_DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("sequences", "batch"))
-
 
 def first_steps(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], *, draws: int | None = None, seed: int = 0,
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
-    every_power: bool = False, plan: bool = False,
+    plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the critical learning rate of step 1 of networks; on request, measure it in sampled networks.
 
@@ -59,7 +53,6 @@ def first_steps(
         notes: notes on the first network's configuration.
         max_time: limit on theory's time for all networks, such as "90s"; one minute by the estimate if None.
         memory: limit on theory's estimated memory, such as "4GB", the value for None.
-        every_power: whether to predict the rates at twice every size too, as far as the limits allow.
         plan: whether to only estimate time and memory.
 
     Returns:
@@ -75,29 +68,22 @@ def first_steps(
             check_count(name, count, least)
     cost = cost_within(stacks, optimizers, budget, patterns)
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
-    left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     of_networks = sum(k * network_seconds(stack, len(optimizers)) for stack, k in zip(stacks, counts, strict=True))
-    twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
-    doubling = sum((each.cost for each in twice), Cost())
-    whole = Cost((cost + doubling).seconds + of_networks, (cost + doubling).bytes + TORCH)
+    whole = Cost(cost.seconds + of_networks, cost.bytes + TORCH)
     if plan:
         names, (first, *_) = ", ".join(NAMES[name] for name in optimizers), stacks
         what = f"critical learning rates of {names}; networks: {len(stacks)}"
-        parts = (("sampled networks", of_networks), ("rates at twice each size", doubling.seconds))
-        lines = [f"  of these  about {duration(seconds)} for {words}" for words, seconds in parts if seconds]
+        lines = [f"  of these  about {duration(of_networks)} for sampled networks"] * bool(of_networks)
         at = batch_text(first.sequences, first.tokens, None)
         return planned((first, notes, Description()), at, what, whole, *lines)
     with shown("predicting the first step", whole):
         rows = _stepped(list(zip(stacks, counts, strict=True)), optimizers, seed, patterns)
-        doubled = _doubled(twice, late, rows, patterns)
     return Result(
         about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
             *drawn_lines(notes), *table_lines(rows), *exponent_lines(rows),
-            *doubled,
-            *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
         ],
@@ -226,57 +212,3 @@ def _updates(step: FirstStep) -> str:
             low, high = min(multipliers), max(multipliers)
             parts.append(f"{role} {low:.2g}" + (f" to {high:.2g}" if high > 1.05 * low else ""))
     return ", ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Twice:
-    """A network with one size doubled, whose critical learning rate is predicted for an optimizer."""
-
-    optimizer: Optimizer
-    symbol: str
-    stack: Stack
-    cost: Cost
-
-
-def _twice(
-    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget | None, patterns: int | None
-) -> tuple[list[_Twice], list[str]]:
-    """Return copies of one network with one size doubled that are within the budget, and the names of the others.
-
-    Args:
-        stacks: networks; for several networks the result is empty.
-        optimizers: optimizers of each network.
-        budget: limits for all predictions together; None for only cheap ones.
-        patterns: number of attention samples.
-    """
-    if len(stacks) > 1 or gaps(stacks[0], "first_step"):
-        return [], []
-    spent, larger, late = Cost(), list[_Twice](), list[str]()
-    for optimizer in optimizers:
-        for name, symbol in _DOUBLED:
-            try:
-                stack = replace(stacks[0], **{name: 2 * getattr(stacks[0], name)})
-            except ValueError:  # something asks for its number of tokens
-                continue
-            if gaps(stack, "first_step"):
-                continue
-            cost = first_step_cost(stack, optimizer, patterns)
-            if budget.holds(spent + cost) if budget else cost.seconds < _CHEAP:
-                spent = spent + cost
-                larger.append(_Twice(optimizer, symbol, stack, cost))
-            elif budget:
-                late.append(f"{symbol} of {NAMES[optimizer]}")
-    return larger, late
-
-
-def _doubled(twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None) -> list[str]:
-    # Return lines with the powers of a network's critical rates when each size is doubled.
-    rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
-    powers: dict[Optimizer, list[str]] = {}
-    for each in twice:
-        larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
-        powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
-    lines = [f"{NAMES[optimizer]}: {', '.join(of)}" for optimizer, of in powers.items()]
-    if late:
-        lines.append(f"Not computed within --max-time and --memory: {', '.join(late)}.")
-    return ["", "Exponents of the critical rate in each size, from this size to twice it:", *lines] if lines else []

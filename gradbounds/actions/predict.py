@@ -2,26 +2,22 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
-from operator import add
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
+from checks.stacks.gradients_by_layer import Columns, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.plan import batch_text, planned
-from gradbounds.actions.remedies import Remedy, remedy, search_seconds
-from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
+from gradbounds.actions.remedies import remedy, search_seconds
+from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
-from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
+from gradbounds.layer_summary import layer_lines
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
-    matrix_name,
     network_lines,
     note_lines,
-    number_text,
     sampled_lines,
     title,
     trust_lines,
@@ -31,13 +27,11 @@ from gradbounds.progress import LONG, shown
 from gradbounds.result import Frames, Result
 from gradbounds.units import TORCH, takes
 from simulate.counts import check_count
-from theory import NoRuleError, Prediction, Stack, predict
+from theory import NoRuleError, Prediction, Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.coverage import holds_words
-from theory.mean_field.cost import Cost, prediction_cost
-from theory.stack.depth_mixing import has_rows
+from theory.mean_field.cost import Cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,9 +39,6 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 _DRAWS = 16
-
-# Patterns that are predicted so fast that exponents, two more predictions, may follow.
-_ENOUGH = 64
 
 # Changes that a search tests, by the estimate.
 _CHANGES = 8
@@ -63,7 +54,7 @@ def predict_stack(
 ) -> Result:  # fmt: skip
     """Predict the gradients of one network layer by layer; on request, sample networks and compare with other networks.
 
-    Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
+    Without `further`, the change that evens out the layers is omitted. Without `tables`, the tables of
     layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
 
     Raises:
@@ -78,7 +69,9 @@ def predict_stack(
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = way_or_reason(stack, patterns, budget, coarse=coarse)
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
+    evener, evening = None, ""
+    if chosen is not None and further:
+        evener, evening = remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -88,17 +81,13 @@ def predict_stack(
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
     shown_too = tables or prediction is None or draws is not None
-    sentences = {
-        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table), "evened": evening,
-        "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
-        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
-    }  # fmt: skip
+    sentences = _sentences(stack, notes, table, evidence) | {"evened": evening}
     return Result(
         about=title(stack), tables=Frames({"prediction": table}),
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
-            "sentences": sentences, "exponents": slopes, "evened_by": evener,
+            "sentences": sentences, "evened_by": evener,
             "compared": [{"stack": others[key], "prediction": Frames({"": beside[key]})[""]} for key in others],
         },
         lines=[
@@ -108,8 +97,6 @@ def predict_stack(
         below=[
             *([
                 "", *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
-                *_sampled_ends(samples), *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None),
-                *_bound_line(stack, table),
             ] if shown_too else []),
             *chain.from_iterable(
                 comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
@@ -121,12 +108,14 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
-    # Return the exponents, and the change that evens out the layers as an object and as text.
-    if chosen is None or prediction is None:
-        return None, None, ""
-    slopes = _exponents(chosen, prediction, budget)
-    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
+def _sentences(stack: Stack, notes: Sequence[Note], table: Columns, evidence: str) -> dict[str, Any]:
+    # Return the text about a network by topic.
+    lines = {
+        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table),
+        "trust": trust_lines(stack, evidence), "notes": note_lines(notes),
+        "sampled": sampled_lines(stack, with_cosines(table)),
+    }  # fmt: skip
+    return {topic: [*filter(None, of_topic)] for topic, of_topic in lines.items()}
 
 
 def way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -143,7 +132,7 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
-    The exponents and the search for a change of one network are included. The seed, as of samples, costs nothing.
+    The search for a change of one network is included. The seed, as of samples, costs nothing.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -159,7 +148,7 @@ def predict_plan(
         cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
         if chosen and network is stack and not several:
             search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
-            cost += (_larger(chosen, budget) or ({}, Cost()))[1] + Cost(search)
+            cost += Cost(search)
         if not chosen or (draws and network is stack):
             cost += _sampling_cost(network, draws or _DRAWS)
             how += f"; {draws or _DRAWS} sampled networks"
@@ -183,26 +172,6 @@ def predicted(chosen: Way) -> Prediction:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown("predicting the gradients", cost):
         return chosen.predicted()
-
-
-def _larger(chosen: Way, budget: Budget) -> tuple[dict[str, Any], Cost] | None:
-    # Return the arguments and the cost of predicting twice the width and the depth, or None if they take long.
-    stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if (patterns and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
-        return None
-    arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
-    larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
-    cost = reduce(add, (prediction_cost(network, **arguments) for network in larger))
-    return (arguments, cost) if replace(budget, seconds=min(SOON, budget.seconds)).holds(cost) else None
-
-
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
-    # Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds.
-    if (larger := _larger(chosen, budget)) is None:
-        return None
-    arguments, cost = larger
-    with shown("predicting twice the width and twice the depth", cost):
-        return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
@@ -230,53 +199,6 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
 
     with shown(f"sampling {draws} networks", _sampling_cost(stack, draws)):
         return sample(stack, draws=draws, seed=seed)
-
-
-def _sampled_ends(samples: "Samples | None") -> list[str]:
-    # State the ratio of the first / last layer's norms in sampled networks, with errors from the same networks.
-    ends = {} if samples is None else first_over_last(samples)
-    if samples is None or not ends:
-        return []
-    by_matrix = ", ".join(
-        f"{matrix_name(name)}{', encoder' * name.startswith('encoder_')} {number_text(float(of.mean), float(of.sem))}"
-        for name, of in ends.items()
-    )
-    return [
-        f"Gradient norm, first layer / last layer, in {samples.draws} sampled networks (+- standard error): "
-        f"{by_matrix}."
-    ]
-
-
-def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
-    # State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially.
-    if slopes is None:
-        return []
-    lines = []
-    for field, symbol in (("width", "d"), ("depth", "L")):
-        rows = slopes[slopes["field"] == field]
-        for layer, of_layer in (("last", ["exponent", "sem"]), ("first", ["first", "first_sem"])):
-            numbers = [
-                f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
-                for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
-            ]
-            if numbers and not (explodes and (field, layer) == ("depth", "first")):
-                lines.append(
-                    f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
-                    f"{', '.join(numbers)}."
-                )
-    return lines
-
-
-def _bound_line(stack: Stack, table: Columns) -> list[str]:
-    # State Theorem 1's bound for this network, if the network is in the paper's setting.
-    if not stack.in_paper:
-        return []
-    from theory.paper.theorem1 import bound_value  # late, since it loads sympy
-
-    bound = float(bound_value(stack).value)
-    last = profiles(table, "predicted")["grad_W2"][-1]
-    times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
-    return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
 def _profile_figure(stack: Stack, columns: Columns) -> "Figure":

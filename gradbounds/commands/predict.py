@@ -72,7 +72,7 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; with --first-step, exponents in every size", None)] = False
+    all: Annotated[bool, optional("print every layer", None)] = False
     compare: Annotated[
         tuple[str, ...] | None,
         optional("also predict changed networks, + between them; alone, list tested changes", "[FIELD=VALUE ...]"),
@@ -163,8 +163,7 @@ class Predict(ModelFlags):
             stack, notes = of.read(changes)
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare or ()))]
             return first_steps(
-                stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
-                plan=self.dry_run, **limits,
+                stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, plan=self.dry_run, **limits,
             )  # fmt: skip
         from gradbounds.actions.card import model_card
 

@@ -5,7 +5,7 @@ which is within 0.1%; what has no answer has the message that says why.
 """
 
 import io
-import math
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from checks.results import rounded
 from gradbounds.budget import each_once
 from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
 from gradbounds.explore.page import START
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
+from gradbounds.json_output import json_text
 from gradbounds.progress import counted, quietly
 from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
@@ -187,20 +189,7 @@ def _answer(kind: str, question: Mapping[str, Any]) -> Any:
         content = content | {
             "stack": {name: said(name, value) for name, value in content["stack"].non_default().items()}
         }
+    plain = json.loads(json_text(content, indent=None))
+    del plain["schema"]
     # The page rounds the loss and the norm itself, to the digits of the command's sentence beside them.
-    return _rounded(content) | _rounded(
-        {name: content[name] for name in ("loss", "gradient_norm") if name in content}, 17
-    )
-
-
-def _rounded(value: Any, digits: int = _DIGITS) -> Any:
-    """Round numbers to this many digits, of which 17 are exact; infinite and NaN numbers become null."""
-    if isinstance(value, Mapping):
-        return {name: _rounded(entry, digits) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(entry, digits) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-    return value
+    return rounded(plain, _DIGITS) | {name: plain[name] for name in ("loss", "gradient_norm") if name in plain}

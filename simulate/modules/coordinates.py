@@ -292,22 +292,11 @@ class _Steps:
 
     def _mean(self, x: Tensor) -> Tensor:
         """Return mean |x|, computed once if x is the output of one module and the input of others."""
-        # What inference mode makes does not count its changes.
-        changes = -1 if x.is_inference() else x._version
-        known = self._means.get(id(x))
-        if known is None or known[0] is not x or known[1] != changes or changes < 0:
-            known = x, changes, x.float().abs().mean()
-            self._means[id(x)] = known
-        return known[2]
+        return _known(self._means, x, lambda: x.float().abs().mean())
 
     def _copy(self, x: Tensor) -> Tensor:
         """Return a copy of a tensor's current values; a tensor that several modules receive is copied once."""
-        changes = -1 if x.is_inference() else x._version
-        known = self._copies.get(id(x))
-        if known is None or known[0] is not x or known[1] != changes or changes < 0:
-            known = x, changes, x.clone()
-            self._copies[id(x)] = known
-        return known[2]
+        return _known(self._copies, x, x.clone)
 
     def _copied(self, value: Any) -> Any:
         return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
@@ -357,3 +346,13 @@ class _Steps:
             return False
         self.rows += [(self._step, *key, value) for key, value in values.items()]
         return True
+
+
+def _known(values: dict[int, tuple[Tensor, int, Tensor]], x: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """Return the stored value for the current numbers of a tensor, or compute and store it."""
+    # What inference mode makes does not count its changes.
+    changes = -1 if x.is_inference() else x._version
+    known = values.get(id(x))
+    if known is None or known[0] is not x or known[1] != changes or changes < 0:
+        known = values[id(x)] = x, changes, make()
+    return known[2]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import torch
@@ -20,14 +20,13 @@ from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.modules.predictions import logits_of
 from simulate.modules.probe import ALONE, Probed, found_layers, frame_of, measured
-from simulate.modules.redrawn import independent_draw_rows
 
 _HALF = (torch.float16, torch.bfloat16)
 _UNTESTED = ExactTests((), (), (), False, False, (), ())
-PARTS = 4
+PARTS = 3
 """The number of parts of the work, for progress reports.
 
-The parts are a forward and a backward pass, exact tests, independent copies, and other data types and branch ends.
+The parts are a forward and a backward pass, exact tests, and other data types and branch ends.
 """
 
 
@@ -68,8 +67,6 @@ def one_module(
         with kept_state(module, seed):
             tests, not_tested = _tests(built, lists, layers, seed)
         done(2)
-        tests = replace(tests, rows=(*tests.rows, *independent_draw_rows(built, lists, seed)))
-        done(3)
         with kept_state(module, seed):
             change = _dtype_change(built, dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]

@@ -82,20 +82,34 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     weights[sure] = each if summed < 1.0 + _ROUNDING else weights[counted].mean()
     size, total = float(-(logs * weights)[known].sum() / weights[known].sum()), float(weights[known].sum())
     known = known & (weights > weights[known].max() / 2)
-    labels, logs = labels[known], logs[known]
+    facts |= {"cross_entropy": size, "loss_weight": total} | _label_statistics(labels[known], every_log[known])
+    every = torch.full(logits.shape[:-1], -1, device=logits.device)
+    every[known.reshape(every.shape)] = labels[known]
+    return facts | _label_origins(every, inputs, logits)
+
+
+def _label_statistics(labels: Tensor, every_log: Tensor) -> dict[str, float]:
+    """Return number and entropy of labels, and by how much a loss is below that of random labels.
+
+    Args:
+        labels: the labels, (positions,).
+        every_log: logarithms of the probabilities of all classes, (positions, classes).
+    """
+    logs = every_log.gather(-1, labels[:, None])[:, 0]
     there, counts = labels.unique(return_counts=True)
-    frequencies, every_log = counts.double() / len(labels), every_log[known][:, there]
+    frequencies, every_log = counts.double() / len(labels), every_log[:, there]
     guessed, squared = every_log @ frequencies, every_log.square() @ frequencies
     error = float((squared - guessed.square()).mean().clamp(min=0) / len(labels)) ** 0.5
-    facts |= {
-        "cross_entropy": size,
-        "loss_weight": total,
+    return {
         "label_entropy": float(torch.special.entr(frequencies).sum()),
         "labels": float(len(labels)),
         "label_insight": float((logs - guessed).mean()) / max(error, 1e-12),
     }
-    every = torch.full(logits.shape[:-1], -1, device=logits.device)
-    every[known.reshape(every.shape)] = labels
+
+
+def _label_origins(every: Tensor, inputs: Any, logits: Tensor) -> dict[str, float]:
+    """Return facts about the inputs that the labels come from; labels are -1 at positions without one."""
+    facts: dict[str, float] = {}
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     if isinstance(mask, Tensor) and mask.shape == every.shape:
         facts["labels_on_padding"] = float((every[mask == 0] >= 0).sum())

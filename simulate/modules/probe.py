@@ -23,7 +23,6 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
-from simulate.modules.redrawn import independent_draw_rows
 from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers, and for what learns later.
@@ -176,8 +175,7 @@ def _one(
     rows = measured(built, lists, asked=number < _ASKED)
     unseen |= unseen_layers(lists, rows[0])
     if not tests:
-        exact = exact_tests(built, lists)
-        tests.append(replace(exact, rows=(*exact.rows, *independent_draw_rows(built, lists, seed))))
+        tests.append(exact_tests(built, lists))
     return rows
 
 

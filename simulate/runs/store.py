@@ -3,9 +3,8 @@
     RUN/manifest.toml            what was asked, with which versions, where
     RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
     RUN/windows/*.parquet        word ids of the texts, so that a run can be predicted where the text is not
-    RUN/sweep.log                when what landed
 
-Every file but the log is written whole or not at all. One process at a time may write into a folder.
+Every file is written whole or not at all. One process at a time may write into a folder.
 """
 
 import shutil

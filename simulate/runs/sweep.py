@@ -3,12 +3,10 @@
 `sweep` creates the folder; `sample_into` fills an existing one.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,6 @@ from theory.stack import Stack
 _SHARE_OF_AGE = 0.01
 _FILE_BYTES = 2**24
 _FILE_BLOCKS = 2**14
-
-LOG = "sweep.log"
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +155,9 @@ def sample_into(
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
     cells = distinct(cells)
-    with run.hold(), _logged(run.folder / LOG):
+    with run.hold():
         run.keep_windows(cells)
         to_do = _Account(cells, draws, seed, run.landed(cells))
-        log.info("%d of %d blocks to sample, seed %d", to_do.blocks, to_do.blocks + to_do.landed, seed)
         landing = _Landing(run, execution.land_every)
         try:
             with execution.executor() as pool:
@@ -180,24 +173,7 @@ def sample_into(
             ) from error
         finally:
             landing.land()
-            log.info("ended with %d blocks sampled, %d not", to_do.done, to_do.blocks - to_do.done)
         run.check_there()
-
-
-@contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """Write log messages about saved blocks to a file within a `with` block."""
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()
 
 
 class _Landing:
@@ -224,8 +200,6 @@ class _Landing:
         with uninterrupted():  # else the blocks of a half-written file would be lost
             self._run.append(blocks)
         self._last = time.monotonic()
-        if blocks:
-            log.info("landed %d blocks", len(blocks))
 
 
 class _Account:
@@ -236,14 +210,13 @@ class _Account:
         each = draws if isinstance(draws, Mapping) else dict.fromkeys((cell.name for cell in cells), draws)
         self._blocks = {cell.name: cell.blocks(each[cell.name]) for cell in cells}
         self._left: dict[str, int] = {}
-        self.landed = self.blocks = self.done = self._drawn = 0
+        self.blocks = self.done = self._drawn = 0
         self._cost = self._spent = 0.0
         self._start = time.monotonic()
         # Counted, not gone through: a cell may have a great many blocks.
         there = Counter(name for name, at, block in landed if at == seed and block < self._blocks.get(name, 0))
         for cell in cells:
             missing = self._blocks[cell.name] - there[cell.name]
-            self.landed += self._blocks[cell.name] - missing
             self.blocks += missing
             self._cost += missing * block_work(cell).cost
             if missing:

@@ -40,6 +40,14 @@ def test_a_right_transformer_passes_and_says_so(healthy):
     assert head["low"] - 0.05 < -0.5 < head["high"] + 0.05
 
 
+def test_equal_alarms_of_several_sizes_are_one():
+    def forgets(module, *_):
+        return torch.optim.Adam(list(module.parameters())[1:])
+
+    alarms = check(transformer, forgets, "mup", seeds=2, steps=1).alarms
+    assert [alarm.where for alarm in alarms if alarm.kind == "optimizer"] == [((32, 2), (64, 2), (128, 2))]
+
+
 def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     """Beside fits and local slopes of each one alone; 1000 straight rows bend beyond 99.9% once in the mean."""
     rng, sizes = np.random.default_rng(5), np.repeat([32, 64, 128], 8)

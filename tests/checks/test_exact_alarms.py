@@ -298,35 +298,17 @@ def test_copies_within_a_layer_and_outside_of_all_have_their_places():
     assert what == f"copies: layer 4 of layers: the same numbers occur in {names}"
 
 
-def test_a_note_on_copies_says_what_they_change():
-    """Branches of one draw add up along one direction; of draws of their own, in all. Beside layers drawn anew."""
+def test_a_note_names_the_copies_of_torch():
     layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
     module = nn.TransformerEncoder(layer(), 6, enable_nested_tensor=False)
-    x, target = torch.randn(4, 16, 64), torch.randn(4, 16, 64)
-
-    def growth():
-        streams = [x]
-        for one in module.layers:
-            streams.append(one(streams[-1]))
-        return (streams[-1].square().mean() / streams[1].square().mean()).item()
-
-    def square():
-        matrices = [weight for weight in module.parameters() if weight.ndim == 2]
-        return sum(float(of.square().sum()) for of in torch.autograd.grad(loss(module(x)), matrices))
+    x = torch.randn(4, 16, 64)
 
     def loss(y):
-        return (y * target).mean()
+        return y.square().mean()
 
     (note,) = [note for note in judged_module(module, x, loss).notes if "same numbers" in note]
     report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
     assert f"note: {note}" in report.lines()
-    copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+)\s+times", note))
-    assert copied == pytest.approx(growth(), rel=0.01)
-    before = square()
-    module.layers = nn.ModuleList(layer() for _ in range(6))
-    assert redrawn == pytest.approx(growth(), rel=0.15)
-    assert copied > 1.5 * redrawn
-    assert step == pytest.approx(square() / before, rel=0.15)
 
 
 @pytest.mark.parametrize(("insight", "count"), [(3.0, 0), (30.0, 1)])

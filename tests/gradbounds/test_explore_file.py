@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from checks.results import rounded
 from gradbounds import progress
 from gradbounds.cli import main
 from gradbounds.explore import precomputed, prepared
@@ -16,6 +17,7 @@ from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.lectures import NAMES
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
+from gradbounds.json_output import json_text
 from theory import Stack, predict
 from theory.configurations.published import PUBLISHED
 from theory.mean_field.cost import Cost
@@ -111,7 +113,7 @@ def test_a_file_has_gated_networks_with_all_that_the_page_asks_of_them(monkeypat
 
 def test_a_file_has_the_lines_of_the_prediction_that_it_has():
     network = {"fields": {"placement": "peri"} | SMALL}
-    apart = precomputed._rounded(answer("predict", network) | answer("lines", network))
+    apart = rounded(json.loads(json_text(answer("predict", network) | answer("lines", network))), precomputed._DIGITS)
     together = precomputed._answer("predict", network)
     assert together["lines"] == apart["lines"]
     assert together["series"] == apart["series"]

@@ -1,51 +1,15 @@
 """Derive in sympy how gradient norms depend on the layer number as the network's depth grows.
 
-The derivations find fixed points, factors per layer and exponents of the recursion.
-
 Appendix F of Xiong et al. (2020) has a factor (2/3)^((L−l)/2) in Post-LN (F1) and independence of l in Pre-LN (F2).
 Both leave the branches out. Here the recursion of `theory.mean_field.recursion` is expanded where tokens have
-aligned.
+aligned, with the factors of `theory.paper.branch_kernels` for ReLU and gains of 1.
 """
 
 import sympy as sp
 
-from theory.paper.lemmas import n
-
-gap = sp.Symbol("delta", positive=True)
-"""The symbol for 1 − c, with c the correlation of two tokens."""
-
-depth = sp.Symbol("l", positive=True)
-
-
-def relu_kernel(correlation: sp.Expr) -> sp.Expr:
-    """Return the mean product of ReLU at two correlated standard normal variables, in symbols.
-
-    It is E[ReLU(u) ReLU(v)] as a function of the correlation.
-
-    It is the expression of `theory.mean_field.gaussian.relu_kernel`.
-    """
-    return (sp.sqrt(1 - correlation**2) + correlation * (sp.pi - sp.acos(correlation))) / (2 * sp.pi)
-
-
-def relu_slope_kernel(correlation: sp.Expr) -> sp.Expr:
-    """Return the mean product of ReLU's derivative at two correlated standard normal variables, in symbols.
-
-    It is E[ReLU'(u) ReLU'(v)], the derivative of `relu_kernel`.
-    """
-    return sp.simplify(sp.diff(relu_kernel(depth), depth)).subs(depth, correlation)
-
-
-def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
-    """Return the gap 1 − c after a Post-LN layer, for the correlation c of two tokens, from the gap before.
-
-    Attention adds m = (1 + (n − 1) c)/n to every entry of the kernel, and the MLP adds its own kernel; LayerNorm
-    divides by the diagonal.
-
-    Args:
-        at: 1 − c before the layer.
-    """
-    attended = at / (1 + ((1 + (n - 1) * (1 - at)) / n))
-    return (attended + sp.Rational(1, 2) - relu_kernel(1 - attended)) / sp.Rational(3, 2)
+from theory.paper import branch_kernels
+from theory.paper.branch_kernels import RELU
+from theory.paper.lemmas import attention, d, layer, pre_ln_energy
 
 
 def post_alignment_rate() -> sp.Expr:
@@ -57,22 +21,19 @@ def post_alignment_rate() -> sp.Expr:
     >>> post_alignment_rate()
     1/2
     """
-    return sp.limit(post_layer_gap() / gap, gap, 0, "+")
+    return branch_kernels.gap_factor(gated=False).subs(RELU)
 
 
 def post_gradient_factor() -> sp.Expr:
     """Return the factor by which the squared gradient changes per Post-LN layer, once all tokens are equal: 1.
 
-    The squared gradient is the summed gradient kernel Σ_ij G_ij.
-
-    Each LayerNorm divides by the squared activation of its residual sum, 1 + b, and each residual sum returns 1 + b.
-    b is 1 for attention and 1/2 for the MLP, whose slope kernel has the same value at c = 1 as its kernel.
+    The squared gradient is the summed gradient kernel Σ_ij G_ij. Each LayerNorm divides by the squared activation of
+    its residual sum, 1 + b, and each residual sum returns 1 + b.
 
     >>> post_gradient_factor()
     1
     """
-    attention, slope, kernel = sp.Integer(1), relu_slope_kernel(sp.Integer(1)), relu_kernel(sp.Integer(1))
-    return sp.simplify((1 + attention) / (1 + attention) * (1 + slope) / (1 + kernel))
+    return branch_kernels.exact_factor("relu", gated=False) ** 2
 
 
 def printed_gradient_factor() -> sp.Expr:
@@ -85,7 +46,7 @@ def printed_gradient_factor() -> sp.Expr:
     >>> printed_gradient_factor()
     2/3
     """
-    return 1 / (1 + relu_kernel(sp.Integer(1)))
+    return 1 / (1 + RELU[branch_kernels.mean_square])
 
 
 def pre_energy_slope() -> sp.Expr:
@@ -96,7 +57,7 @@ def pre_energy_slope() -> sp.Expr:
     >>> pre_energy_slope()
     3/2
     """
-    return 1 + relu_kernel(sp.Integer(1))
+    return sp.diff(pre_ln_energy() / d, layer).subs(attention, 1)
 
 
 def pre_alignment_exponent() -> sp.Expr:
@@ -105,14 +66,12 @@ def pre_alignment_exponent() -> sp.Expr:
     Here c is the tokens' correlation after layer l.
 
     Attention adds the same to every entry of the kernel, so the unnormalized gap u = q (1 − c) grows only by the MLP,
-    by 1/2 − κ₀(1 − u/q) ≈ u/(2 q) per layer, with q ≈ 3 l/2.
+    by κ₀'(1) u/q per layer, with q ≈ 3 l/2: u' = a u/l has the solution l^a.
 
     >>> pre_alignment_exponent()
     -2/3
     """
-    # κ₀'(1): the share of a small gap that passes ReLU.
-    passed = sp.limit((sp.Rational(1, 2) - relu_kernel(1 - gap)) / gap, gap, 0, "+")
-    return _exponent(passed / pre_energy_slope()) - 1
+    return RELU[branch_kernels.slope_square] / pre_energy_slope() - 1
 
 
 def pre_gradient_exponent() -> sp.Expr:
@@ -126,7 +85,7 @@ def pre_gradient_exponent() -> sp.Expr:
     >>> pre_gradient_exponent()
     -1
     """
-    return _exponent(-(1 + relu_slope_kernel(sp.Integer(1))) / pre_energy_slope())
+    return -(1 + RELU[branch_kernels.slope_square]) / pre_energy_slope()
 
 
 def pre_gradient_at_depth() -> sp.Expr:
@@ -140,20 +99,10 @@ def pre_gradient_at_depth() -> sp.Expr:
     >>> pre_gradient_at_depth()
     1/(3*l + 2)
     """
-    slope = pre_energy_slope()
     last, step = sp.Symbol("L", integer=True, positive=True), sp.Symbol("k", integer=True, positive=True)
-    layer = sp.Symbol("l", integer=True, positive=True)
-
-    def energy(at: sp.Expr) -> sp.Expr:
-        return 1 + slope * at
-
-    returned = sp.product(energy(step) / energy(step - 1), (step, layer + 1, last))
-    square = relu_kernel(sp.Integer(1)) * returned / energy(last)
-    return sp.simplify(sp.expand_func(sp.gammasimp(square).subs(layer, depth)))
-
-
-def _exponent(rate: sp.Expr) -> sp.Expr:
-    """Return the exponent a of u ~ l^a if u' = rate · u / l, by solving the equation."""
-    u = sp.Function("u")
-    solution = sp.dsolve(sp.Eq(u(depth).diff(depth), rate * u(depth) / depth), u(depth)).rhs
-    return sp.simplify(depth * sp.diff(sp.log(solution), depth))
+    at = sp.Symbol("l", integer=True, positive=True)
+    energy = 1 + pre_energy_slope() * at
+    ratio = (energy / energy.subs(at, at - 1)).subs(at, step)
+    returned = sp.product(ratio, (step, at + 1, last))
+    square = RELU[branch_kernels.mean_square] * returned / energy.subs(at, last)
+    return sp.simplify(sp.expand_func(sp.gammasimp(square)))

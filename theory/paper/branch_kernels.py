@@ -14,6 +14,9 @@ attention_gain = sp.Symbol("g_A", positive=True)
 """The symbol for the gain of W^V times that of W^O."""
 mean_square, slope_square = sp.symbols("phi2 dphi2", positive=True)
 """The symbols for E φ(√g1 u)² and g1 E φ'(√g1 u)², with u standard normal."""
+_HALF = sp.Rational(1, 2)
+RELU = {first_gain: 1, second_gain: 1, attention_gain: 1, mean_square: _HALF, slope_square: _HALF}
+"""The numbers of ReLU at gains of 1."""
 
 
 def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
@@ -155,5 +158,5 @@ def exact_factor(activation: str, *, gated: bool) -> sp.Expr:
     (1, sqrt(3)/2)
     """
     value, slope = unit_moments(activation)
-    numbers = {first_gain: 1, second_gain: 1, mean_square: value, slope_square: slope}
+    numbers = RELU | {mean_square: value, slope_square: slope}
     return sp.simplify(aligned_factor(gated=gated).subs(numbers))
