@@ -29,6 +29,7 @@ from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest, share_rows
 from gradbounds.network_text import (
     drawn_lines,
+    ends_of_layers,
     gradient_lines,
     matrix_name,
     note_lines,
@@ -293,11 +294,13 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
 
 def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> dict[str, float]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
-    # from the given ones first. WQ and WK, whose sampling errors are large, and differences below a fifth are omitted.
-    common = first_over_last(norms_by_layer(scale.product, scale.product_sem))
+    # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted.
+    table = norms_by_layer(scale.product, scale.product_sem)
+    common = first_over_last(table)
     apart = {name: abs(math.log(common[name] / here[name])) for name in common if name in here}
+    errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in apart}
     names = sorted(apart, key=lambda name: -round(apart[name], 2))
-    return {name[5:]: common[name] for name in names if apart[name] > 0.2 and name not in ("grad_WQ", "grad_WK")}
+    return {name[5:]: common[name] for name in names if apart[name] > max(0.2, 2.0 * errors[name])}
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:

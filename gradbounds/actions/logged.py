@@ -139,7 +139,8 @@ class _Theory:
     """Predictions of step 1 of several networks, within one budget.
 
     Attributes:
-        squares: squared gradient norms of the network itself by role, for the latest text law.
+        squares: squared gradient norms of the network itself by role, for the latest text law; NaN for norms whose
+            standard error of sampling is above a quarter.
         error: largest relative error of the network's own norm from coarse groups or few heads.
     """
 
@@ -169,7 +170,11 @@ class _Theory:
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
         scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse)
-        self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
+        errors = scale.grad_sq_sem(self.batch)
+        self.squares.update({
+            role: np.where((errors[role] > 0) & (square < 2.0 * errors[role]), np.nan, square)
+            for role, square in scale.grad_sq(self.batch).items() if stack == self.stack
+        })  # fmt: skip
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
         return _times(replace(line, quick=self._error()), 1.0, self._correction)
@@ -284,8 +289,7 @@ def predict_logged(
     check_count("batch", batch, 1)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    asked = LoggedAs.of(logged_as)
-    line = read_log(logged)
+    asked, line = LoggedAs.of(logged_as), read_log(logged)
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
@@ -301,13 +305,13 @@ def predict_logged(
             verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
             if theory.is_sure([healthy, *verdict.causes[: verdict.is_fine is None]], read.line):
                 break
-    texts = norms_of_texts(stack, text, healthy.line)
+    texts = norms_of_texts(stack, text, healthy.line) is not None
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {batch_text(batch, stack.tokens, text, of_tokens)}.",
-        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=bool(texts))),
+        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=texts)),
         "", *verdict.lines, *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),

@@ -301,6 +301,15 @@ def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
     assert np.mean(np.square(ratios)) > less
 
 
+def test_layers_share_the_variance_of_two_samples():
+    """For layers that vary by 10%, each error is within 1.5 times the exact one; by itself it may be 10 times less."""
+    means = 2.0 ** -np.arange(32.0)
+    values = means[:, None, None] * (1.0 + 0.1 * np.random.default_rng(0).standard_normal((32, 1, 2)))
+    exact = 0.1 * means / 2.0**0.5
+    ratios = prediction._error(values, 1, of_layers=True) / exact
+    assert 1 / 1.5 < ratios.min() and ratios.max() < 1.5 and (prediction._error(values, 1) / exact).min() < 0.1
+
+
 def test_the_stated_error_is_that_over_seeds(monkeypatch):
     """Of 24 predictions of 64 patterns with seeds of their own: their variance over the mean of the stated ones.
 

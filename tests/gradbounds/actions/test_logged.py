@@ -159,7 +159,7 @@ def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
 @pytest.mark.parametrize("quick", [0.0, 0.01, 0.09])
 @pytest.mark.parametrize("deviation", [0.02, 0.05, 0.2, 0.6])
 def test_a_normal_norm_is_as_predicted(quick, deviation):
-    """`--batch` prints the range by which `--logged` judges, and the range of a quick estimate contains the fine one."""
+    """`--batch` prints the range by which `--logged` judges; a quick estimate's contains the fine one."""
     line = FirstLine(11.0, 0.1, 3.0, 3.0 * deviation, quick=quick)
     assert all(logged.Cause("", line).explains(LogLine(None, norm)) for norm in line.norm_range)
     for times in (1.0 - quick, 1.0 + min(quick, 0.01)):  # the limits of a quick estimate, divided by the fine one
