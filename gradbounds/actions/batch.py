@@ -12,6 +12,7 @@ import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.first_line import (
+    COARSE,
     FirstLine,
     cost_of_batch,
     first_line,
@@ -28,6 +29,7 @@ from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest, share_rows
 from gradbounds.network_text import (
     drawn_lines,
+    ends_of_layers,
     gradient_lines,
     matrix_name,
     note_lines,
@@ -51,7 +53,7 @@ from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
-_NAMES = {
+NAMES_OF_ROLES = {
     "Wemb": "output matrix",
     "gain": "norms' gains",
     "shift": "norms' biases",
@@ -59,6 +61,7 @@ _NAMES = {
     "positions": "table of positions",
     "segment": "segment's vector",
 }
+"""Names of parameters in printed text, by role."""
 
 
 # Of a text, on one core, to count its words, pairs and repeats: 40 MB took 6.6 CPU seconds.
@@ -178,6 +181,7 @@ def predict_batch(
     vectors = learned_vectors(stack, family, notes)
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
+    line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     larger = _of_larger_batch(scale, first_over_last(layers))
@@ -197,9 +201,9 @@ def predict_batch(
         lines=[
             f"Step 1 of a run: {line_text(line)}, "
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
-            *map(card_row, ("loss", "gradient norm"), normal_ranges(line, stack, notes, texts=texts, coarse=coarse)),
+            *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=texts)),
             *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
-            *(_NOT_TEXT if law is None else _of_law(law)),
+            *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:],
@@ -233,7 +237,7 @@ def _shares(squares: Mapping[str, float]) -> Columns:
     names = [
         f"bias of {name.removeprefix('bias_')}" if name.startswith("bias_")
         else f"{name.removeprefix('encoder_')}, encoder" if name.startswith("encoder_")
-        else _NAMES.get(name, matrix_name(f"grad_{name}"))
+        else NAMES_OF_ROLES.get(name, matrix_name(f"grad_{name}"))
         for name in squares
     ]  # fmt: skip
     whole, sizes = sum(squares.values()), np.array([*squares.values()], dtype=float)
@@ -290,11 +294,13 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
 
 def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> dict[str, float]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
-    # from the given ones first. WQ and WK, whose sampling errors are large, and differences below a fifth are omitted.
-    common = first_over_last(norms_by_layer(scale.product, scale.product_sem))
+    # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted.
+    table = norms_by_layer(scale.product, scale.product_sem)
+    common = first_over_last(table)
     apart = {name: abs(math.log(common[name] / here[name])) for name in common if name in here}
+    errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in apart}
     names = sorted(apart, key=lambda name: -round(apart[name], 2))
-    return {name[5:]: common[name] for name in names if apart[name] > 0.2 and name not in ("grad_WQ", "grad_WK")}
+    return {name[5:]: common[name] for name in names if apart[name] > max(0.2, 2.0 * errors[name])}
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:
@@ -399,7 +405,7 @@ def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> st
     of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
     if family not in BIASES:
         of_matrices = f"no biases of matrices (unknown for {family})"
-    others = [_NAMES[name] for name in vectors if name in _NAMES]
+    others = [NAMES_OF_ROLES[name] for name in vectors if name in NAMES_OF_ROLES]
     return (
         f"The gradient norm includes the matrices of all layers, the output matrix{tied}, {', '.join(others)}, and "
         f"{of_matrices}."

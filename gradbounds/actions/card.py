@@ -99,8 +99,8 @@ _FEWEST_TOKENS = 128
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
 
 # Limits of the ratios of numbers by 64 positions to those by 8 to 32: of critical rates for 13 published models, with
-# medians of 0.85 and 0.93, and of the kernel's factor for 11 models (0.86 to 4.0).
-_FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, (0.8, 5.0)
+# medians of 0.85 and 0.93, and the least of the kernel's factor for 11 models (0.86 to 4.0).
+_FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
@@ -363,6 +363,11 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
+def evidence(scale: float) -> str:
+    """Name the evidence for the range of a critical rate, by the factor of `BatchStep.rescaled`."""
+    return "in 9 of 10 networks" if scale >= LEAST_MEASURED else "extrapolated"
+
+
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
     """Return the critical learning rates for a predicted batch with the limits of their errors, or the reason.
 
@@ -391,17 +396,15 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         rescaled = {name: steps[name].rescaled(scale) for name in RATES}
         critical = {name: rescaled[name].critical_rate for name in RATES}
-    exact = dict.fromkeys(RATES, 1.0), 1.0, (1.0, 1.0)
-    fewer, beyond, scales = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
-    least, most = (scale * times for times in scales)
+    exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
+    fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
+    least = scale * least_scale
     ranges = {name: rate_range(stack, least, name) for name in RATES}
-    known = f"{'perhaps ' * (most >= LEAST_MEASURED)}extrapolated"
     if min(critical.values()) <= 0.0:
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
-    known = "in 9 of 10 networks" if least >= LEAST_MEASURED else known
-    return {"positions": count, "kernel_scale": scale, "evidence": known} | {
+    return {"positions": count, "kernel_scale": scale, "evidence": evidence(least)} | {
         name: {
             "rate": rate,
             "low": rate * fewer[name] * ranges[name][0],
@@ -504,8 +507,7 @@ def _run_lines(
     other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
     at = batch_text(BATCH, first.stack.tokens, first.text, other)
     lines = [f"Step 1: {at}{of_context}; your log: {_LOG_VIEW}"]
-    coarse = first.result is not None and first.result.values["coarse"]
-    loss, norm = normal_ranges(first.line, stack, notes, texts=bool(first.texts), coarse=coarse)
+    loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
     if first.result is None:

@@ -51,6 +51,8 @@ COARSE = 0.09
 
 Measured: -9 to 1% in seven models with gated units, and at most 0.2% in four with plain units.
 """
+OF_COARSE = 0.01
+"""The most by which coarse groups raise a norm, or change one with plain units, and by which few heads change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class FirstLine:
         shared: share of the matrices' squared gradient norm that is common to two sequences.
         is_bound: whether `loss_deviation` is only an upper bound.
         drawn: standard deviation of the norm over weights and batches of one text, without theory's own error.
+        quick: largest relative error by which a quick estimate of the norm is too small; 0 otherwise.
     """
 
     loss: float
@@ -74,6 +77,21 @@ class FirstLine:
     shared: float = 0.0
     is_bound: bool = False
     drawn: float = 0.0
+    quick: float = 0.0
+
+    @property
+    def log_deviation(self) -> float:
+        """Return the standard deviation of the norm's logarithm, including the error of a quick estimate."""
+        return math.hypot(self.norm_deviation / self.norm, self.quick)
+
+    @property
+    def norm_range(self) -> tuple[float, float]:
+        """Return the limits of the gradient norm in 19 of 20 runs, two standard deviations of its logarithm each way.
+
+        The range of a quick estimate is wider on both sides, so that it contains the range of the fine estimate.
+        """
+        times = math.exp(2.0 * self.norm_deviation / (self.norm or 1.0))
+        return self.norm / times / (1.0 + min(self.quick, OF_COARSE)), self.norm * times / (1.0 - self.quick)
 
 
 def first_line(
@@ -189,7 +207,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine) -> list[str]:
     law = token_law(text, stack.vocab)
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
-    sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
+    sentence = f"{name} by {by}: two tokens, or two labels, are equal with probability {law.kappa:.2g}"
     if len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
@@ -222,37 +240,25 @@ def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
     return float(max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0)) ** (1.0 / _power(stack)))
 
 
-def normal_ranges(
-    line: FirstLine, stack: Stack, notes: Sequence[Note], *, texts: bool, coarse: bool = False
-) -> tuple[str, str]:
+def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tuple[str, str]:
     """Describe the ranges of the loss and of the gradient norm that contain 19 of 20 runs, with the included errors.
-
-    Coarse groups of tokens can make a norm with gated units too small. The upper end of its range is higher by the
-    largest such error.
 
     Args:
         line: predicted first line.
-        stack: the network.
         notes: notes on the configuration.
         texts: whether the norm's deviation includes the difference between texts.
-        coarse: whether the norm was predicted with coarse groups of tokens.
     """
-    low = COARSE * (coarse and stack.ffn == "gated")
-    errors = f" by draw,{' text,' * texts} theory{f'; quick: within {low:.0%}' * bool(low)}"
+    errors = f" by draw,{' text,' * texts} theory{f'; quick: within {line.quick:.0%}' * bool(line.quick)}"
     errors += ", not by masking" * any(note.field == "masked words" for note in notes)
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
-    loss = f"normal: {_range(line.loss, line.loss_deviation)} by draw, theory{runs}"
-    return loss, f"normal before clipping: {_range(line.norm, line.norm_deviation, low)}{errors})"
-
-
-def _range(mean: float, deviation: float, low: float = 0.0) -> str:
-    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket.
-
-    The upper end is `low` larger, the largest relative error by which the mean is too small.
-    """
-    ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
-    lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
-    return f"{lowest} to {highest} ({number_text(mean, deviation)}"
+    around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
+    loss, norm = (
+        f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)} ({number_text(mean, error)}"
+        for ends, mean, error in (
+            (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
+        )
+    )  # fmt: skip
+    return f"normal: {loss} by draw, theory{runs}", f"normal before clipping: {norm}{errors})"
 
 
 def _power(stack: Stack) -> int:

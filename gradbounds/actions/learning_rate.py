@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import Asked, family_of, law_of, norms_by_layer
-from gradbounds.actions.card import rate_range
+from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, family_of, law_of, norms_by_layer
+from gradbounds.actions.card import evidence, rate_range
 from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
@@ -66,7 +66,7 @@ class RateOfStep:
     def update(self) -> tuple[str, float]:
         """Return the name of the matrix with the largest relative update in step 1, and this update's size."""
         by_matrix = {
-            role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
+            NAMES_OF_ROLES.get(role, role) if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
             for layer, value in enumerate(np.atleast_1d(values), 1)
         }
@@ -146,7 +146,7 @@ def predict_rate(
     }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    range_of = "in 9 of 10 networks" if (scale or 0.0) >= LEAST_MEASURED else "range, extrapolated"
+    range_of = f"range, {evidence(scale or 0.0)}"
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -234,8 +234,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 
 _FAR = (
-    "These rates are extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions.\n"
-    "Errors of rates were measured only where that factor is at least 0.2."
+    "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions, and errors of\n"
+    "rates were measured only where that factor is at least 0.2."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"

@@ -80,7 +80,7 @@ def compare_with_theory(
 
     Args:
         parameters: logged norms by parameter name.
-        squares: theory's squared norms by role, (L,) for matrices of layers.
+        squares: theory's squared norms by role, (L,) for matrices of layers; NaN for unknown ones.
     """
     marked = any("grad" in name.lower() for name in parameters)
 
@@ -92,7 +92,7 @@ def compare_with_theory(
         if matrix is None or len(known) < len(roles) or layer >= len(known[0]):
             return None
         theory = float(sum(square[layer] for square in known)) ** 0.5
-        return {"layer": layer + 1, "role": "+".join(roles), "theory": theory}
+        return None if math.isnan(theory) else {"layer": layer + 1, "role": "+".join(roles), "theory": theory}
 
     return _compared(parameters, reference)
 

@@ -174,8 +174,7 @@ def judged_quickly(
     line = first_line(
         scale, batch, learned_vectors(stack, family_of(notes, of), notes), law, spread_of_texts(asked.text, stack.vocab)
     )
-    wider = math.hypot(line.norm_deviation, COARSE * line.norm * (coarse and stack.ffn == "gated"))
-    healthy = Cause("", replace(line, norm_deviation=wider))
+    healthy = Cause("", replace(line, quick=COARSE * (coarse and stack.ffn == "gated")))
     verdicts = {
         file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"
         for file, log in logs.items()

@@ -57,6 +57,8 @@ _PRECISE, _MOST_PATTERNS = 4096, 2**18
 _LONG = 60.0
 # How many times longer than the estimate a machine may take.
 _SLOWEST = 8.0
+# Degrees of freedom of the mean relative variance over layers.
+_PRIOR = 4
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
@@ -321,7 +323,9 @@ def _averaged(
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
             }
-        errors = {name: _error(value, together) for name, value in values.items()}
+        # Sums over pairs of tokens have one axis more, for pairs in one sequence and in two.
+        of_layers = {name for name, value in values.items() if "grad_sq_" in name and value.ndim == 3 + tokens.apart}
+        errors = {name: _error(value, together, of_layers=name in of_layers) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
         # What layers do not have is NaN.
         met = target is None or not any((errors[name] > target * np.abs(means[name])).any() for name in aimed)
@@ -335,15 +339,25 @@ def _averaged(
             )
 
 
-def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
+def _error(values: NDArray[np.float64], each: int, *, of_layers: bool = False) -> NDArray[np.float64]:
     """Return the standard error of a mean over (..., windows, samples): windows are complete, attention is sampled.
+
+    A variance of two samples is hardly known. Layers of one matrix vary by nearly equal shares, so that the mean share
+    of all layers counts like `_PRIOR` degrees of freedom, as in Smyth (2004), doi:10.2202/1544-6115.1027, eq. 4.
 
     Args:
         values: values of a quantity.
         each: number of consecutive attention samples that form one independent sample.
+        of_layers: whether the first axis is the layer of a matrix, whose squared norms the values are.
     """
     samples = values.reshape(*values.shape[:-1], -1, each).mean(-1)
-    return np.sqrt(samples.var(-1, ddof=1).mean(-1) / (samples.shape[-2] * samples.shape[-1]))
+    variance, (windows, count) = samples.var(-1, ddof=1).mean(-1), samples.shape[-2:]
+    if of_layers:
+        square, freedom = np.square(samples).mean((-2, -1)), windows * (count - 1)
+        share = np.divide(variance, square, out=0.0 * variance, where=square > 0)
+        # What layers do not have is NaN.
+        variance = square * (_PRIOR * np.nanmean(share, axis=0) + freedom * share) / (_PRIOR + freedom)
+    return np.sqrt(variance / (windows * count))
 
 
 def _batch(

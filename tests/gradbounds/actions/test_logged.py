@@ -62,9 +62,11 @@ def judged(tmp_path, loss, norm, text="distinct", fields=FIELDS, **apart):
 
 
 def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
-    result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
+    result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 1.9 * healthy.norm_deviation)
     assert (result.values["as_it_should_be"], result.alarm) == (True, False)
-    assert re.match(r"\S+log\.jsonl: .*\nTheory: .*\n\nStep 1 is as predicted\.\n", str(result)), "answer first"
+    assert re.match(r"\S+log\.jsonl: .*\nTheory: .*\n  loss .*\n  grad.*\n\nStep 1 is as predicted\.\n", str(result)), (
+        "answer first"
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,9 +151,20 @@ def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
     """A slow network is refined within 1% of the edge of what is predicted; a loss alone refutes an untied cause."""
     monkeypatch.setattr(logged, "_SOON", 0.0)
     for norm, is_coarse in ((1.0, True), (math.exp(2.58 * healthy.norm_deviation / healthy.norm), False), (12.0, True)):
-        assert ("quick estimate" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
+        assert ("; quick: within 1%)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
     norms = judged(tmp_path, healthy.loss + 0.5, healthy.norm).to_frame().set_index("cause")["gradient_norm"]
     assert norms.index[norms.isna()].tolist() == ["W^O and W2 are not scaled by the depth"]
+
+
+@pytest.mark.parametrize("quick", [0.0, 0.01, 0.09])
+@pytest.mark.parametrize("deviation", [0.02, 0.05, 0.2, 0.6])
+def test_a_normal_norm_is_as_predicted(quick, deviation):
+    """`--batch` prints the range by which `--logged` judges; a quick estimate's contains the fine one."""
+    line = FirstLine(11.0, 0.1, 3.0, 3.0 * deviation, quick=quick)
+    assert all(logged.Cause("", line).explains(LogLine(None, norm)) for norm in line.norm_range)
+    for times in (1.0 - quick, 1.0 + min(quick, 0.01)):  # the limits of a quick estimate, divided by the fine one
+        low, high = FirstLine(11.0, 0.1, 3.0 / times, 3.0 * deviation / times).norm_range
+        assert line.norm_range[0] <= 1.0001 * low and high <= 1.0001 * line.norm_range[1]
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
