@@ -260,7 +260,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         stack: the network.
         generator: random generator of the routers' logits for every batch entry.
     """
-    routed: Branch[Array] = feed_forward(stack)
+    routed: Branch[Array] = feed_forward(stack, often=True)  # for random text, which asks for slopes too
     shared: Branch[Array] | None = feed_forward(stack, "S") if stack.shared_ratio else None
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:

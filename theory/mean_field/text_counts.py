@@ -47,17 +47,17 @@ _MOST = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The weights with which frequent words change the residual stream, after a given number of attention layers.
+    """The weights with which frequent words change the residual stream, by the number p of attention layers.
 
     There is one for every position of a sequence. They are one factor of the change that a frequent word makes in a
     product; the other one is a sum over the words that it is multiplied with.
 
     Attributes:
-        each: weight on all tokens of a position together, (batch, r, r).
-        itself: weight on a position's own token only, (batch, r).
-        other: the word's sum in a token of another sequence, (batch, r).
-        same: the word's sum in another token of its own sequence, (batch, r).
-        size: the word's sum in the token itself, by which its size varies, (batch, r).
+        each: weight on all tokens of a position together, (batch, p, r, r).
+        itself: weight on a position's own token only, (batch, p, r).
+        other: the word's sum in a token of another sequence, (batch, p, r).
+        same: the word's sum in another token of its own sequence, (batch, p, r).
+        size: the word's sum in the token itself, by which its size varies, (batch, p, r).
     """
 
     each: Array
@@ -66,8 +66,17 @@ class Weights:
     same: Array
     size: Array
 
+    def part(self, kept: slice) -> Weights:
+        """Return the weights after some of the numbers of attentions."""
+        return Weights(*(getattr(self, name)[:, kept] for name in self.__slots__))
+
+    def joined(self, later: Weights) -> Weights:
+        """Return these weights, followed by those after more attentions."""
+        return Weights(*(np.concatenate([getattr(part, name) for part in (self, later)], 1) for name in self.__slots__))
+
     def times(self, factors: Array) -> Weights:
         """Multiply the weights of frequent words by one factor for every position, (batch or 1, r)."""
+        factors = factors[:, None]
         sums = (factors * part for part in (self.itself, self.other, self.same, self.size))
         return Weights(self.each * factors[..., None], *sums)
 
@@ -85,7 +94,7 @@ class Weights:
             return weights
         energies = np.linalg.diagonal(kernel)[..., : self.each.shape[-1]]
         other, same = (
-            np.maximum(of - beside / energies * weights.size, 0.0)
+            np.maximum(of - (beside / energies)[:, None] * weights.size, 0.0)
             for of, beside in zip((weights.other, weights.same), _beside(kernel, tokens), strict=True)
         )
         return Weights(weights.each, weights.itself, other, same, np.zeros_like(weights.size))
@@ -105,7 +114,7 @@ class Weights:
     def through_units(self, slopes: Array, tokens: TextLayout) -> Weights:
         """Return the weights of frequent words after an MLP, from the slopes of its kernel, (batch, 2 R, 2 R)."""
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
-        ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)
+        ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)[:, None]
         passed = self.times(np.sqrt(other))
         return replace(passed, same=passed.same * ratio, size=passed.size * ratio)
 
@@ -118,11 +127,11 @@ class WordWeights:
 
     Attributes:
         tokens: layout of the text.
-        behind: the weights by the number of attentions, from 1.
+        behind: the weights by the number of attentions, from 1; None before the first one.
     """
 
     tokens: TextLayout
-    behind: tuple[Weights, ...] = ()
+    behind: Weights | None = None
 
     def variance(self, stream: Array, *, normed: bool) -> Array:
         """Return the relative variance of the product of two tokens over random texts, (..., 2 R, 2 R).
@@ -131,17 +140,12 @@ class WordWeights:
             stream: kernel of the stream that has these weights, (..., 2 R, 2 R).
             normed: whether a norm reads the stream, so that only variations of the tokens' angles remain.
         """
-        if not self.behind:
+        if (behind := self.behind) is None:
             return np.zeros_like(stream)
         tokens = self.tokens
         seen, (_, first, clumps, left) = _seen(tokens), tokens.count_variance
-        each = np.stack([weights.each for weights in self.behind], 1)
-        whole, each = each.sum(-1), each / np.sqrt(np.maximum(seen, 1.0))
-        itself, *sums, size = (
-            np.stack([getattr(weights, name) for weights in self.behind], 1)
-            for name in ("itself", "other", "same", "size")
-        )
-        size = size * normed
+        whole, each = behind.each.sum(-1), behind.each / np.sqrt(np.maximum(seen, 1.0))
+        itself, sums, size = behind.itself, (behind.other, behind.same), behind.size * normed
         # Products of the weights of two numbers of attentions: over all tokens, and of the own one.
         by_two = np.einsum("bpra,bqra->brpq", each, each)
         of_clumps = np.einsum("bpr,bqr->brpq", whole, whole) * (clumps > 0.0)
@@ -178,44 +182,49 @@ class WordWeights:
         """
         if not passed.insides:
             return self
-        tokens = self.tokens
-        parts = [[weights.times(np.full((1, 1), step.residual))] for weights in self.behind]
-        for inside in passed.insides:
-            for number, weights in enumerate(self._of_branch(inside, tokens)):
-                parts += [[]] * (number == len(parts))
-                added = weights.normed(inside.made_scales, inside.made, tokens, inside.step.branch)
-                parts[number] = [*parts[number], added]
-        inside = passed.insides[0]
-        return WordWeights(
-            tokens, tuple(_added(each).normed(inside.after_scales, inside.total.kernel, tokens, 1.0) for each in parts)
-        )
+        tokens, (inside, *_) = self.tokens, passed.insides
+        parts = [] if self.behind is None else [self.behind.times(np.full((1, 1), step.residual))]
+        for branch in passed.insides:
+            if (weights := self._of_branch(branch, tokens)) is not None:
+                parts.append(weights.normed(branch.made_scales, branch.made, tokens, branch.step.branch))
+        if not parts:
+            return self
+        return WordWeights(tokens, _added(parts).normed(inside.after_scales, inside.total.kernel, tokens, 1.0))
 
-    def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> list[Weights]:
-        """Return the weights of frequent words in a branch's output before its norm, by the number of attentions."""
-        stack, seen = inside.step.stack, _seen(tokens)
-        weights = [
-            each.normed(inside.given_scales, inside.given, tokens, inside.step.input_scale) for each in self.behind
-        ]
+    def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> Weights | None:
+        """Return the weights of frequent words in a branch's output before its norm; None before any attention."""
+        stack, seen, weights = inside.step.stack, _seen(tokens), self.behind
+        weights = weights and weights.normed(inside.given_scales, inside.given, tokens, inside.step.input_scale)
         if inside.step.kinds == ("units",):
+            if weights is None:
+                return None
             slopes, _ = inside.pullback(np.ones_like(inside.given), None)
-            return [each.through_units(tokens.over_ends(slopes), tokens) for each in weights]
+            return weights.through_units(tokens.over_ends(slopes), tokens)
         size = gain(stack, "WV") * (gain(stack, "WO") if "WO" in weight_shapes(stack) else 1.0)
         # A word adds as much to the product of two tokens that hold it, beside what these have seen of themselves.
-        itself = sum(np.square(each.itself) for each in weights)
+        itself = 0.0 if weights is None else np.square(weights.itself).sum(1)
         added, same = (np.maximum(part - itself, 0.0) for part in _of_word(inside.given, tokens))
         word = np.sqrt(added)
-        words = Weights(
-            word[..., None] * np.eye(len(seen)), word, word,
-            np.divide(same, word, out=np.zeros_like(word), where=word > 0), np.zeros_like(word),
-        )  # fmt: skip
-        moved = [each.attended(seen) for each in (words, *weights)]
-        if len(moved) > _MOST:
-            moved[-2:] = [_added(moved[-2:])]
-        return [each.times(np.full((1, 1), size**0.5)) for each in moved]
+        parts = (word[..., None] * np.eye(len(seen)), word, word)
+        ratio = np.divide(same, word, out=np.zeros_like(word), where=word > 0)
+        words = Weights(*(part[:, None] for part in (*parts, ratio, np.zeros_like(word))))
+        moved = (words if weights is None else words.joined(weights)).attended(seen)
+        if moved.each.shape[1] > _MOST:
+            last = _added([moved.part(slice(_MOST - 1, _MOST)), moved.part(slice(_MOST, None))])
+            moved = moved.part(slice(_MOST - 1)).joined(last)
+        return moved.times(np.full((1, 1), size**0.5))
 
 
 def _added(parts: Sequence[Weights]) -> Weights:
-    """Return the sum of weights from several paths, such that products of two tokens add up."""
+    """Return the sum of weights from several paths, such that products of two tokens add up.
+
+    A path that has met fewer attentions than another has no weights after the others.
+    """
+    parts = [
+        part.joined(Weights(*(0.0 * getattr(most, name)[:, part.each.shape[1] :] for name in part.__slots__)))
+        for most in [max(parts, key=lambda part: part.each.shape[1])]
+        for part in parts
+    ]
     each, itself = (np.sqrt(sum(np.square(getattr(part, name)) for part in parts)) for name in ("each", "itself"))
     of_parts = [np.sqrt(np.square(part.each).sum(-1)) for part in parts]
     total = np.sqrt(sum(np.square(part) for part in of_parts))

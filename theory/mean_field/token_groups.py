@@ -198,6 +198,8 @@ class GroupLayout(MatrixLayout):
             return normals
         *batch, _, last = normals.shape
         of_place = generator.standard_normal((*batch, len(self.sizes) // self.sequences, last))
+        if not share.any():
+            return normals
         of_place = np.concatenate([of_place] * self.sequences, axis=-2)
         return np.asarray(np.sqrt(1.0 - share) * normals + np.sqrt(share) * of_place)
 

@@ -94,7 +94,8 @@ class GroupedAttention:
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
         pullback = self._pullback(tokens, patterns, kernel, forward)
-        recorded = self._recorded(tokens, patterns) | {"attended": (patterns, pullback)}
+        recorded = {} if tokens.apart else self._recorded(tokens, patterns)  # a batch's gradient needs none
+        recorded |= {"attended": (patterns, pullback)}
         return forward.out * head_gain(self.stack, "W"), pullback, recorded
 
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:

@@ -147,9 +147,10 @@ def grouped_patterns(
     if stack.logit_softcap:
         changed = share * _sum_of(layout.sizes, weights * own_slopes, expected * slopes) / total
     if words is not None:
-        probes, changed = words.tokens.one.probes, changed.copy()
+        probes = words.tokens.one.probes
         single[..., probes], mean[..., probes] = of_probes, layout.seen[:, probes] * of_probes
-        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
+        if stack.logit_softcap:  # else both are one array
+            changed[..., probes] = mean[..., probes] * own_slopes[..., probes]
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
     drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - drawn) @ extra[..., :, None]
