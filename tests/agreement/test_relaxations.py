@@ -63,7 +63,7 @@ BY_TURNS = [
 def test_theory_is_what_samples_do(relaxed, placement):
     """Every quantity of every layer within 3% or 4 standard errors; and without the relaxation's rule some is not.
 
-    In one placement each, by turns. About 40 numbers a case, most of them correlated: at most
+    In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most
     0.3% of false alarms in each, with a fixed seed. Zipf labels, without which the least is off, have more draws.
     """
     dense = "truncation" in relaxed or relaxed.get("initialization") in ("xavier_uniform", "pytorch")
@@ -85,7 +85,7 @@ MEETING = [
 
 @pytest.mark.parametrize("relaxed", MEETING, ids=named)
 def test_relaxations_compose(relaxed):
-    """Where two streams, stacks, placements or uses of a matrix meet other relaxations.
+    """Where two streams, stacks, placements or uses of a matrix meet other relaxations; `make evidence` has all.
 
     The recursion is the same in every layer: two show it, and there are L = 6 and n = 16 in the evidence.
     """

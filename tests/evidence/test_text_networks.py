@@ -1,7 +1,10 @@
-"""Batches of 64 sequences of a text by its law, beside plain modules that are given it.
+"""Batches of 64 sequences of a text by its law, beside plain modules and transformers' classes that are given it.
 
 MULTI30K names the folder of train.en. Networks are drawn on DEVICE and predicted here, or are those of TEXT_DRAWS, a
-folder of files by `tests.helpers.text_networks`.
+folder of files by `tests.helpers.text_networks`. ENGLISH names a folder of two English texts that no law was made of,
+captions.txt and rustbook.txt (the paragraphs of the Rust book), as token ids below 8000 between white space. Their
+tokenizer is SentencePiece's BPE with 8000 pieces and byte fallback, trained on the text itself, 1.2 MB at most; a line
+ends with the id of its newline.
 """
 
 import itertools
@@ -15,8 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.evidence_file import DEVICE, kept_case, record
-from tests.helpers.text_networks import SEQUENCES, Setting, draw, drawn, squares, theory
+from tests.helpers import text_networks
+from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
+from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares, theory
+from theory.mean_field.text_law import TextLaw
 
 MULTI30K, DRAWN = os.environ.get("MULTI30K", ""), os.environ.get("TEXT_DRAWS", "")
 
@@ -27,9 +32,12 @@ pytestmark = [
 
 PLAIN = [f"{tied}.{units}" for tied in ("tied", "untied") for units in ("gelu", "swiglu")]
 SIZES = [f"{width}-{depth}-{tokens}" for width, depth, tokens in itertools.product((256, 512), (4, 8), (64, 128))]
-SETTINGS = [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")] + [
-    f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN
-]
+SETTINGS = {
+    "networks": [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")]
+    + [f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN],
+    "classes": [f"{size}-{net}-windows" for size in SIZES for net in CLASSES]
+    + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
+}
 DRAWS = {256: 192, 512: 96, 1024: 64}
 # Of tied gated networks, whose W^Q and W^K vary most.
 GATED_DRAWS = {256: 256, 512: 160}
@@ -37,10 +45,17 @@ GATED_DRAWS = {256: 256, 512: 160}
 # Of theory.
 PATTERNS = 64
 
+# Networks on texts of `ENGLISH`, 16 windows of 128 tokens each, and their draws.
+ENGLISH = {
+    f"{width}-2-128-{net}-windows": draws + 8 * (net == "tied.swiglu")
+    for width, draws in ((256, 24), (512, 16))
+    for net in PLAIN
+}
+
 
 def draws_of(name: str) -> int:
     setting = Setting.of(name)
-    return (DRAWS | (GATED_DRAWS if setting.network == "tied.swiglu" else {}))[setting.width]
+    return (DRAWS | (GATED_DRAWS if setting.network in ("tied.swiglu", "llama") else {}))[setting.width]
 
 
 def networks_of(name: str, folder: Path) -> dict[str, Any]:
@@ -74,8 +89,8 @@ def beside(name: str, networks: dict[str, Any], folder: Path) -> dict[str, Any]:
     return about | {"norms": {role: [round(one, 4) for one in row] for role, row in rows.items()}, "loss": loss}
 
 
-def found(folder: Path) -> dict[str, dict[str, Any]]:
-    networks = {name: networks_of(name, folder) for name in SETTINGS}
+def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
+    networks = {name: networks_of(name, folder) for name in SETTINGS[kind]}
     return {
         name: kept_case(folder, f"{name} {len(found['draws'])}", partial(beside, name, found, folder))
         for name, found in networks.items()
@@ -83,10 +98,11 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_norms(kept_folder):
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_norms(kind, kept_folder):
     """Norms of all parameters and of each kind within 5%, at errors of 1.5%; losses within four errors."""
-    cases = found(kept_folder)
-    record("text-networks", {"sequences": SEQUENCES, "settings": cases}, short=True)
+    cases = found(kind, kept_folder)
+    record(f"text-{kind}", {"sequences": SEQUENCES, "settings": cases}, short=True)
     rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
     assert not [row for row in rows if row[3] > 0.015 or abs(row[2]) >= 0.05]
     losses = [(case["loss"][each] for each in ("theory", "networks", "standard error")) for case in cases.values()]
@@ -100,3 +116,40 @@ def test_single_precision(network):
         squares(Setting.of(f"256-4-64-{network}-windows"), 0, dtype=dtype) for dtype in (torch.float32, torch.float64)
     )
     assert single == pytest.approx(double, rel=1e-4)
+
+
+def by_laws(name: str, laws: dict[str, TextLaw]) -> dict[str, Any]:
+    """Return theory's norm of all parameters by each law, over networks' norm, less 1."""
+    setting = Setting.of(name)
+    draws = [squares(setting, seed) for seed in range(ENGLISH[name])]
+    values = np.array([sum(draw.values()) - draw["loss"] for draw in draws])
+    by_law = {law: sum(theory(setting, 8, one)["squares"].values()) / values.mean() for law, one in laws.items()}
+    error = float(values.std(ddof=1) / len(values) ** 0.5 / values.mean() / 2)
+    return {"draws": len(draws), "standard error": error} | {law: ratio**0.5 - 1 for law, ratio in by_law.items()}
+
+
+@pytest.mark.skipif("ENGLISH" not in os.environ, reason="ENGLISH must name a folder of token ids")
+def test_english(kept_folder, monkeypatch):
+    """Norms of all parameters: the bar is 3% by the text's own law, 6% by the English law; which networks miss it.
+
+    The card has the first 8000 ranks of the law of 32,000 ids, among which the frequency of the others is shared out.
+    """
+    monkeypatch.setattr(text_networks, "VOCAB", 8000)
+    monkeypatch.setattr(text_networks, "SEQUENCES", 16)
+    shares = TextLaw.of_kind("english", 32_000).frequencies
+    laws, found = {"card": TextLaw.of_frequencies(shares[:8000] + shares[8000:].sum() / 8000)}, {}
+    for file in sorted(Path(os.environ["ENGLISH"]).glob("*.txt")):
+        ids = np.array(file.read_text(encoding="utf-8").split(), dtype=int)
+        monkeypatch.setattr(text_networks, "words", lambda ids=ids: ids)
+        laws |= {"counts": TextLaw.of_counts(np.bincount(ids)), "own": TextLaw.of_text(ids, 128)}
+        found |= {f"kappa, {file.stem}": {name: [law.across, law.within] for name, law in laws.items()}}
+        found |= {
+            f"{file.stem} {net}": kept_case(kept_folder, f"{file.stem} {net}", partial(by_laws, net, laws))
+            for net in ENGLISH
+        }
+    record("text-english", rounded(found), short=True)
+    nets = {name: case for name, case in found.items() if "draws" in case}
+    bars = {"own": 0.03, "card": 0.06}
+    missed = {law: sum(abs(case[law]) >= bar for case in nets.values()) for law, bar in bars.items()}
+    if any(missed.values()):
+        pytest.xfail(f"{missed} of {len(nets)} networks miss the bars {bars}")

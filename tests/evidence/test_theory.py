@@ -1,9 +1,10 @@
-"""The theory in number: the law of the norms, and finite width in Pre-LN."""
+"""The theory in number: the law of the norms, and finite width."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from checks.statistics import estimate, log_variance
 from simulate import sample
 from tests.helpers.evidence_file import record
 from tests.helpers.log_law import log_law
@@ -29,6 +30,35 @@ def test_the_exact_law_of_post_ln_norms(width):
     record(f"norms-{width}", {"draws": draws, "Kolmogorov-Smirnov p": p, "p if 0.2% larger": shifted, "delta": excess})
     assert p > 1e-5
     assert shifted < 1e-5
+
+
+def test_finite_width():
+    """Post-LN at L/d = 1/32 .. 1, d = 16 .. 512: the mean, corrected and not, and the law of the logarithm."""
+    found, corrected = {}, []
+    for d in (16, 32, 64, 128, 256, 512):
+        for share in (1 / 32, 1 / 8, 1 / 2, 1):
+            depth = round(d * share)
+            if depth < 2 or (share >= 1 / 2 and d > 64):
+                continue
+            for n in (1, 8):
+                stack = Stack(width=d, depth=depth, tokens=n, vocab=64)
+                s, predicted = sample(stack, draws=1024, seed=8), predict(stack)["grad_sq_W2"]
+                ratio = s["grad_sq_W2"].astype(float) / predicted
+                first, factor = estimate(ratio[:, 0]), float(corrections(stack)["grad_sq_W2"][0])
+                logs = np.log(ratio[:, 0] / ratio[:, -1])
+                mean, variance = log_law(stack, 1)
+                found[f"d = {d}, L = {depth}, n = {n}"] = {
+                    "mean over large width": float(first.mean), "its standard error": float(first.sem),
+                    "correction": factor,
+                    "mean of the logarithm": float(logs.mean()), "by theory": mean,
+                    "variance of the logarithm": float(log_variance(ratio[:, 0] / ratio[:, -1])),
+                    "variance by theory": variance, "skewness": float(stats.skew(logs)),
+                    "mean norm, first over last": float(np.sqrt(ratio[:, 0]).mean() / np.sqrt(ratio[:, -1]).mean()),
+                }  # fmt: skip
+                if share <= 1 / 8 and d >= 64:
+                    corrected.append((float(first.mean) / factor - 1, 4 * float(first.sem) / factor))
+    record("finite-width", {"draws": 1024, "V": 64} | found)
+    assert all(abs(off) < max(0.05, chance) for off, chance in corrected)
 
 
 def test_finite_width_of_pre_norm():

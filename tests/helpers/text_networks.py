@@ -1,4 +1,4 @@
-"""Gradients of plain modules on batches of a text: one JSON file a setting.
+"""Gradients of plain modules, and of transformers' classes, on batches of a text: one JSON file a setting.
 
     MULTI30K=FOLDER DEVICE=cuda python -m tests.helpers.text_networks SETTING... DRAWS OUT
     MULTI30K=FOLDER python -m tests.helpers.text_networks --theory SETTING... PATTERNS OUT
@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,8 @@ from simulate.runs.provenance import processor
 from simulate.text import read_windows
 from tests.helpers.evidence_file import DEVICE
 from theory import Stack
+from theory.configurations import stack_from_config
+from theory.configurations.vectors import learned_vectors
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
 
@@ -39,17 +42,28 @@ UNITS: dict[str, dict[str, Any]] = {
     "gelu": {"activation": "gelu", "ffn_ratio": 4.0},
     "swiglu": {"normalization": "rms", "ffn": "gated", "activation": "silu", "ffn_ratio": 2.0},
 }
+CLASSES: dict[str, Callable[["Setting"], dict[str, Any]]] = {
+    "gpt2": lambda s: {
+        "n_embd": s.width, "n_layer": s.depth, "n_head": s.width // 64, "vocab_size": VOCAB, "n_positions": s.tokens,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0,
+    },
+    "llama": lambda s: {
+        "hidden_size": s.width, "num_hidden_layers": s.depth, "num_attention_heads": s.width // 64,
+        "num_key_value_heads": s.width // 64, "intermediate_size": 2 * s.width, "vocab_size": VOCAB,
+        "max_position_embeddings": s.tokens, "tie_word_embeddings": True, "pad_token_id": None,  # no word is a zero row
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A network and a text, as WIDTH-DEPTH-TOKENS-NETWORK-TEXT: 256-4-64-tied.swiglu-bigrams.
+    """A network and a text, as WIDTH-DEPTH-TOKENS-NETWORK-TEXT: 256-4-64-tied.swiglu-bigrams, 512-8-128-gpt2-windows.
 
     Attributes:
         width: d.
         depth: L.
         tokens: n of a sequence.
-        network: tied.gelu, untied.swiglu, ..., as plain modules.
+        network: tied.gelu, untied.swiglu, ..., as plain modules, or a family of transformers.
         text: independent words of the text's frequencies, a chain by its bigrams, or windows of it.
     """
 
@@ -66,6 +80,9 @@ class Setting:
 
     @property
     def stack(self) -> Stack:
+        if self.network in CLASSES:
+            config = {"model_type": self.network, **CLASSES[self.network](self)}
+            return stack_from_config(config, tokens=self.tokens)[0]
         embeddings, units = self.network.split(".")
         fields: dict[str, Any] = UNITS[units] | {
             "width": self.width, "depth": self.depth, "tokens": self.tokens, "vocab": VOCAB, "heads": self.width // 64,
@@ -131,6 +148,8 @@ def chain(length: int) -> NDArray[np.int64]:
 
 def squares(setting: Setting, seed: int, *, dtype: torch.dtype = torch.float32) -> dict[str, float]:
     """Squared gradients of one network by role, on a batch of its own, and the loss."""
+    if setting.network in CLASSES:
+        return _squares_of_class(setting, seed, dtype)
     generator = torch.Generator(DEVICE).manual_seed(seed)
     stack = setting.stack
     d, n, units, std = stack.width, stack.tokens, round(stack.ffn_ratio * stack.width), stack.init_std or 1.0
@@ -177,6 +196,26 @@ def _square(parameter: torch.Tensor) -> float:
     return float(parameter.grad.double().square().sum())
 
 
+def _squares_of_class(setting: Setting, seed: int, dtype: torch.dtype) -> dict[str, float]:
+    """The same of one of transformers' classes; `others` are its norms' gains and biases."""
+    from tests.helpers.model_classes import build, matrices
+
+    with torch.device(DEVICE):
+        model = build(setting.network, CLASSES[setting.network](setting), seed=seed).to(dtype)
+    text = torch.from_numpy(setting.batch(seed)).to(DEVICE)
+    loss = cross_entropy(model(input_ids=text[:, :-1]).logits.flatten(0, 1), text[:, 1:].flatten())
+    loss.backward()
+    by_role: dict[str, float] = {}
+    for role, _, gradient in matrices(model, gradient=True):
+        by_role[role] = by_role.get(role, 0.0) + float(gradient.double().square().sum())
+    named = dict(model.named_parameters())
+    by_role["Wemb"] = _square(next(iter(named.values())))  # the table of words is the first of both classes
+    if "transformer.wpe.weight" in named:
+        by_role["positions"] = _square(named["transformer.wpe.weight"])
+    rest = math.fsum(map(_square, named.values())) - math.fsum(by_role.values())
+    return by_role | {"others": rest, "loss": float(loss.detach())}
+
+
 def draw(setting: Setting, seeds: range, file: Path) -> None:
     """Write the file of the networks of these seeds, at least every `SECONDS`; those that it has stay."""
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"draws": []}
@@ -189,26 +228,37 @@ def draw(setting: Setting, seeds: range, file: Path) -> None:
             written = time.monotonic()
 
 
-def theory(setting: Setting, patterns: int) -> dict[str, Any]:
-    """Squared gradients of a batch by role and the loss, of so many patterns, and standard errors of the norms."""
-    stack = setting.stack
+def theory(setting: Setting, patterns: int, law: TextLaw | None = None) -> dict[str, Any]:
+    """Squared gradients of a batch by role and the loss, of so many patterns, and standard errors of the norms.
+
+    The law of text is the setting's own, or a given one.
+    """
+    stack, family = setting.stack, setting.network if setting.network in CLASSES else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scale = noise_scale(stack, text=setting.law, patterns=patterns)
-    learned = ("inputs",) * (stack.embeddings == "untied")
+        scale = noise_scale(stack, text=law or setting.law, patterns=patterns)
+    learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
     expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
     errors = {
         role: float(np.linalg.norm(error)) / expected[role] / 2 for role, error in scale.grad_sq_sem(SEQUENCES).items()
     }
+    if family:
+        expected["others"] = sum(expected.pop(role) for role in learned if role in expected)
     return {"patterns": patterns, "squares": expected, "errors": errors, "loss": scale.loss}
 
 
 def drawn(name: str, folder: Path) -> dict[str, Any]:
-    """The networks of a setting that a folder has, of all shares; without draws where it has none."""
+    """The networks of a setting that a folder has, of all shares; without draws where it has none.
+
+    Of a class `others` are all that are no matrix, as in `theory`, with its table of positions.
+    """
     files = sorted(folder.glob(f"{name}.*json"), key=lambda file: int(file.name[len(name) + 1 : -5] or 0))
     shares = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     devices = sorted({share["device"] for share in shares})
     draws = [each for share in shares for each in share["draws"]]
+    draws = [
+        each | {"others": each["others"] + each.get("positions", 0.0)} if "others" in each else each for each in draws
+    ]
     return {"draws": draws, "device": " and ".join(devices)}
 
 

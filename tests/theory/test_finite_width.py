@@ -124,7 +124,7 @@ def test_norms_are_flat_where_squares_grow():
 
 @pytest.fixture(scope="module", params=[4])
 def deep(request):
-    """L/d = 1/8 (d = 64), the squared gradients over their large-width means."""
+    """L/d = 1/8 (d = 64), the squared gradients over their large-width means; `make evidence` has n = 1 too."""
     stack = Stack(width=64, depth=9, tokens=request.param, vocab=64)
     draws, prediction = sample(stack, draws=4000, seed=3), predict(stack)
     return stack, {name: draws[name].astype(float) / prediction[name] for name in corrections(stack)}
