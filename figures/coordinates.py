@@ -46,7 +46,7 @@ def coordinates(table: pd.DataFrame) -> Figure:
         half = max(_LEAST_RANGE, *((high / low) ** 0.5 for low, high in limits))
         for axis, (low, high) in zip(axes, limits, strict=False):
             axis.set_ylim((low * high) ** 0.5 / half, (low * high) ** 0.5 * half)
-            decimal_ticks(axis)
+            decimal_ticks(axis.yaxis)
         for row in range(rows):
             axes[row * columns].set_ylabel("mean $|y|$")
         last = table[table["step"] == table["step"].max()]

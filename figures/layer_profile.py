@@ -86,7 +86,7 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
         axis.margins(y=0.1)  # a law's name is below its line
         axis.set_ylabel(rf"$\|\partial\mathcal{{L}}/\partial W^{{{'l' if is_one else '2,l'}}}\|_F$  (rms over draws)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        decimal_ticks(axis)
+        decimal_ticks(axis.yaxis)
         name_ends(axis, ends)
         if has_law:
             message(figure, "Everybody believes the dotted line", axes=axes)

@@ -34,7 +34,7 @@ def logged_step(values: dict[str, Any], layers: pd.DataFrame, limit: float) -> F
             axis.plot([0], [values[logged]], "o", color="#d55e00", label="your log")
             axis.set(title=name.replace("_", " "), xticks=[], ymargin=0.4, yscale="log" if is_norm else "linear")
             if is_norm:
-                decimal_ticks(axis)
+                decimal_ticks(axis.yaxis)
         for axis in axes[len(known) :]:
             for role, rows in layers.groupby("role"):
                 axis.plot(
@@ -42,7 +42,7 @@ def logged_step(values: dict[str, Any], layers: pd.DataFrame, limit: float) -> F
                 )
             axis.set(yscale="log", title="gradient norm / theory", xlabel="layer $l$")
             axis.xaxis.get_major_locator().set_params(integer=True)
-            decimal_ticks(axis)
+            decimal_ticks(axis.yaxis)
         words = {True: "as predicted", False: "not as predicted", None: "undecided"}
         message(figure, f"Step 1 is {words[values['as_it_should_be']]}")
         legend_below(figure, 5)

@@ -1,13 +1,10 @@
 """Figures of how gradients change when an assumption of the paper is dropped, or when one field varies."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import MEASURED, legend_below, message, of_placement, pale_line, style
+from figures.style import MEASURED, decimal_ticks, legend_below, message, of_placement, pale_line, style
 from theory.stack import TITLES
 
 _PANELS = {
@@ -60,11 +57,11 @@ def relaxations(table: pd.DataFrame) -> Figure:
                     rows[name], y, xerr=2 * rows[f"{name}_sem"], color=look["color"], label=TITLES[str(placement)],
                     **MEASURED,
                 )  # fmt: skip
-        for axis, (name, title) in zip(axes, _PANELS.items(), strict=True):
+        for axis, title in zip(axes, _PANELS.values(), strict=True):
             axis.set_title(title, fontsize=9)
             axis.set_xscale("log")
             axis.axvline(1.0, color="#777777", linestyle=":", linewidth=1)
-            _plain_ticks(axis, shown[[name, f"{name}_predicted"]].to_numpy())
+            decimal_ticks(axis.xaxis)
             axis.grid(axis="y", visible=True)
         labels = [_BASE if name == UNCHANGED else name.replace("W^O", "$W^O$") for name in names]
         axes[0].set_yticks([height[name] for name in names], labels)
@@ -125,13 +122,3 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
         message(figure, f"First layer over last, {span} as {field.replace('_', ' ')} grows")
         legend_below(figure, 4, "marks: random networks (± 2 s.e.); pale lines: theory")
     return figure
-
-
-def _plain_ticks(axis: Axes, values: Any) -> None:
-    low, high = np.nanmin(values), np.nanmax(values)
-    candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
-    if high / low > 3:
-        candidates = np.setdiff1d(candidates, [0.7, 1.2, 1.5, 7])
-    ticks = candidates[(candidates >= low * 0.95) & (candidates <= high * 1.05)]
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()

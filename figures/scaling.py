@@ -154,7 +154,7 @@ def _beside_theory(
         value_ticks(axis, sorted(values))
         axis.set_ylabel(ylabel)
         if y == "norm":
-            decimal_ticks(axis)
+            decimal_ticks(axis.yaxis)
             _name_gaps(axis, _bounded(chosen), x)
         name_ends(axis, ends)
         message(figure, _finding(chosen, against, y), axes=axes)

@@ -196,16 +196,16 @@ def value_ticks(axes: Axes, values: list[float]) -> None:
     axes.minorticks_off()
 
 
-def decimal_ticks(axes: Axes) -> None:
-    """Label a logarithmic y axis of few decades with plain decimals at 1, 2 and 5 of every decade.
+def decimal_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis of few decades with plain decimals at 1, 2 and 5 of every decade.
 
     An axis of many decades keeps powers of ten. Matplotlib's own labels between decades, such as 6×10⁻¹, are too wide
     and overlap.
     """
-    low, high = axes.get_ylim()
+    low, high = axis.get_view_interval()
     if low <= 0 or high / low > _MANY_DECADES:
         return
-    plain_decades(axes.yaxis, (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
+    plain_decades(axis, (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 
 
 def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:

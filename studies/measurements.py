@@ -63,7 +63,6 @@ def measure(
         sums = {name: torch.zeros_like(_part(p.detach(), name[2])) for name, p in parameters.items()}
         norms: dict[tuple[str, int, str], list[Tensor]] = {name: [] for name in parameters}
         losses: list[float] = []
-        squares = dict.fromkeys(parameters, 0.0)
         sizes, states = [], dict[tuple[str, int], list[Tensor]]()
         for batch, _ in zip(text.batches(batch_tokens, generator), range(batches), strict=False):
             with layer_energies(model, states):
@@ -75,30 +74,38 @@ def measure(
                     gradient = _part(parameter.grad, place[2])
                     norms[place].append(torch.linalg.vector_norm(gradient))
                     sums[place] += gradient
-                    squares[place] += float(norms[place][-1]) ** 2
             model.zero_grad(set_to_none=True)
-        rows: list[tuple[str, int, str, str, float]] = []
-        for (part, layer, matrix), matrix_norms in norms.items():
-            if matrix_norms:
-                whole = torch.linalg.vector_norm(sums[part, layer, matrix]) / batches
-                rows.append((part, layer, matrix, "mean norm", float(torch.stack(matrix_norms).mean())))
-                rows.append((part, layer, matrix, "norm of mean", float(whole)))
-                if batches > 1:
-                    mean_square = squares[part, layer, matrix] / batches
-                    square = (batches * float(whole) ** 2 - mean_square) / (batches - 1)
-                    rows.append((part, layer, matrix, "expected norm", max(0.0, square) ** 0.5))
-    rows.append(("", 0, "", "loss", float(np.mean(losses))))
-    for name, values in zip(("tokens", "pairs", "effective pairs"), np.mean(sizes, axis=0), strict=True):
-        rows.append(("", 0, "", name, float(values)))
-    last = "decoder", translation.depth
-    for of_layer, found_states in states.items():
-        energies = torch.cat(found_states)
-        relative = (energies / energies.mean()).cpu().numpy()
-        if of_layer == last:
-            rows.append((*of_layer, "", "energy", float(energies.mean())))
-        for e in EXCESSES if of_layer == last else (0.1,):
-            rows.append((*of_layer, "", f"excess {e:g}", float((relative > 1 + e).mean())))
+        rows = list(_gradient_rows(norms, sums, batches))
+    means = zip(("loss", "tokens", "pairs", "effective pairs"), [np.mean(losses), *np.mean(sizes, axis=0)], strict=True)
+    rows += [("", 0, "", name, float(mean)) for name, mean in means]
+    rows += _state_rows(states, translation.depth)
     return pd.DataFrame(rows, columns=["part", "layer", "matrix", "statistic", "value"])
+
+
+def _gradient_rows(
+    norms: dict[tuple[str, int, str], list[Tensor]], sums: dict[tuple[str, int, str], Tensor], batches: int
+) -> Iterator[tuple[str, int, str, str, float]]:
+    """The rows of every matrix that has gradients, from their norms and their sum over mini-batches."""
+    for place, found in norms.items():
+        if found:
+            whole = float(torch.linalg.vector_norm(sums[place]) / batches)
+            yield *place, "mean norm", float(torch.stack(found).mean())
+            yield *place, "norm of mean", whole
+            if batches > 1:
+                mean_square = sum(float(norm) ** 2 for norm in found) / batches
+                square = (batches * whole**2 - mean_square) / (batches - 1)
+                yield *place, "expected norm", max(0.0, square) ** 0.5
+
+
+def _state_rows(states: dict[tuple[str, int], list[Tensor]], depth: int) -> Iterator[tuple[str, int, str, str, float]]:
+    """The rows of every layer's hidden states, from the mean squares of their tokens."""
+    for layer, found in states.items():
+        energies = torch.cat(found)
+        relative = (energies / energies.mean()).cpu().numpy()
+        if layer == ("decoder", depth):
+            yield *layer, "", "energy", float(energies.mean())
+        for e in EXCESSES if layer == ("decoder", depth) else (0.1,):
+            yield *layer, "", f"excess {e:g}", float((relative > 1 + e).mean())
 
 
 _THIRDS = {"WQ": 0, "WK": 1, "WV": 2, "XQ": 0, "XK": 1, "XV": 2}

@@ -1,5 +1,6 @@
 """The alarms about a probed PyTorch module, one sentence for each fault."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -124,6 +125,11 @@ def _likely(alarm: Alarm) -> tuple[int, str, int]:
 def escaped(name: str) -> str:
     """Escape the braces in a name, so that the name can be part of a format string."""
     return name.replace("{", "{{").replace("}", "}}")
+
+
+def ratio_words(log_factor: float) -> tuple[str, float]:
+    """Return a ratio in words, with a placeholder for its number, and the number, from the ratio's logarithm."""
+    return ("{} times", math.exp(log_factor)) if log_factor >= 0 else ("1/{} of", math.exp(-log_factor))
 
 
 def value_range(values: Sequence[float], digits: int) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged, ratio_words
 from checks.models.streams import (
     behind_norms,
     detached,
@@ -138,7 +138,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     causes = set[int]()
     for name in sorted(rows.loc[rows["quantity"] == "weight", "parameter"].unique()):
         for layer, factor in _weights_apart(middle, name, layers):
-            what, number = _times(factor)
+            what, number = ratio_words(factor)
             causes.add(layer)
             yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} the nearest layers'", (number,))
     for finding in _lone_matrices(rows):
@@ -157,7 +157,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     residual = list(without_residual(rows, layers))
     if alone := independent(rows, layers):
         for layer, factor in _outliers(energies, layers, np.log(_ENERGY), kinds):
-            what, number = _times(factor)
+            what, number = ratio_words(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
     same, responses = (_profile(middle, name, layers) for name in ("stream_coefficient", "scale_response"))
@@ -165,7 +165,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     apart = () if alone else _steps_apart(energies, responses, np.isfinite(same), layers, starts, kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
-        what, number = _times(factor)
+        what, number = ratio_words(factor)
         after = f"layer {layer} after it " if culprit != layer else ""
         what = f"{after}multiplies the mean squared activation by {what} the nearest layers' factor"
         yield Finding(culprit, "energy", what, (number,))
@@ -416,8 +416,3 @@ def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.
     if quantity not in middle.index.get_level_values("quantity"):
         return np.full(len(layers), np.nan)
     return middle[quantity, ""].reindex(layers).to_numpy(dtype=float)
-
-
-def _times(log_factor: float) -> tuple[str, float]:
-    """Return a ratio in words, with a placeholder for its number, and the number, from the ratio's logarithm."""
-    return ("{} times", float(np.exp(log_factor))) if log_factor >= 0 else ("1/{} of", float(np.exp(-log_factor)))

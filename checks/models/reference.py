@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged, ratio_words
 from simulate.modules.catalogue import drawn_anew, makes_one
 from simulate.modules.exact_tests import ExactTests
 from simulate.modules.factories import module_seed
@@ -131,13 +131,13 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
         ValueError: the two have no width and depth in common, or one seed each.
     """
     joined = found.table.merge(reference.table, on=_KEYS, how="outer", suffixes=("", "_other"), indicator="side")
-    sizes = {tuple(size) for size in reference.table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
-    here = pd.Series([(row.width, row.depth) in sizes for row in joined.itertuples()], index=joined.index)
-    mine = {tuple(size) for size in found.table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
-    if not (common := mine & sizes):
-        raise ValueError(f"reference must have a width and depth of {sorted(mine)}, got {sorted(sizes)}.")
-    here &= pd.Series([(row.width, row.depth) in common for row in joined.itertuples()], index=joined.index)
-    joined = joined[here]
+    mine, other = (
+        {tuple(size) for size in table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
+        for table in (found.table, reference.table)
+    )
+    if not (common := mine & other):
+        raise ValueError(f"reference must have a width and depth of {sorted(mine)}, got {sorted(other)}.")
+    joined = joined[[(row.width, row.depth) in common for row in joined.itertuples()]]
     both = joined[joined["side"] == "both"]
     seen, scales = both[both["quantity"].isin(_SIGHT)], both[both["quantity"] == _SCALE]
     both = both[both["quantity"].isin(_COMPARED)]
@@ -287,6 +287,5 @@ def _all_differ(layers: pd.DataFrame, size: float) -> bool:
 
 def _finding(layer: int, name: str, size: float, part: object) -> Finding:
     where = " in its layers" if layer == WHOLE_MODEL and part else ""
-    factor = float(np.exp(size)) if size > 0 else float(np.exp(-size))
-    words = "{} times the reference's" if size > 0 else "1/{} of the reference's"
-    return Finding(layer, "reference", f"{name}{where} is {words}", (factor,))
+    words, factor = ratio_words(size)
+    return Finding(layer, "reference", f"{name}{where} is {words} the reference's", (factor,))

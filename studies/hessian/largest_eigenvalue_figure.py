@@ -40,7 +40,7 @@ def hessian_eigenvalue(found: pd.DataFrame, *, tokens: int, vocab: int) -> Figur
                         **({"markersize": 5} | look | {"linestyle": "none"}),
                     )  # fmt: skip
                 axis.set(xscale="log", yscale="log")
-                decimal_ticks(axis)
+                decimal_ticks(axis.yaxis)
             axes[0, column].set(title=f"{title}, $n={tokens}$", xlabel=r"classes over $\sqrt{dn}$: $V/\sqrt{dn}$")
             axes[1, column].set(title=f"{title}, $V={vocab}$", xlabel=r"width over labels: $d/n$")
         for axis in axes[:, 0]:

@@ -48,7 +48,7 @@ def training_steps(table: pd.DataFrame, limits: pd.DataFrame | None = None) -> F
             axis.set_yscale("linear" if name == "loss" else "log")
             axis.set_xlabel("step $k$")
             if name != "loss":
-                decimal_ticks(axis)
+                decimal_ticks(axis.yaxis)
             axis.set_title(f"{title}, $L = {depth}$" if name == "loss" else title)
         axes[0].set_ylabel("cross-entropy in nats")
         axes[1].set_ylabel(r"$\Vert h_k-h_0\Vert/\Vert h_0\Vert$, last layer")
@@ -110,7 +110,7 @@ def coordinate_check(table: pd.DataFrame, exponents: pd.DataFrame | None = None,
                 axis.set_xlabel("width $d$")
                 value_ticks(axis, sorted(set(rows["width"])))
                 axis.set_yscale("log")  # after `value_ticks`, which takes minor ticks away
-                decimal_ticks(axis)
+                decimal_ticks(axis.yaxis)
             line[0].set_ylabel(title)
         for axis, placement in zip(grid[0], placements, strict=True):
             axis.set_title("\n".join([f"{TITLES[str(placement)]}, $L = {depth}$", axis.get_title()]).strip())
@@ -156,7 +156,7 @@ def placement_losses(table: pd.DataFrame, rates: str) -> Figure:
                     **(look | {"markersize": 4, "markevery": every, "linewidth": 1.2}),
                 )  # fmt: skip
             axis.set_yscale("log")
-            decimal_ticks(axis)
+            decimal_ticks(axis.yaxis)
             axis.set_xlabel(f"step $k$, {rates}")
             axis.set_title(f"$d = {width}$, $L = {depth}$")
         axes[0].set_ylabel("cross-entropy in nats")

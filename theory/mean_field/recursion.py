@@ -35,17 +35,15 @@ from theory.mean_field.sublayers import (
     Above,
     Branch,
     Passed,
+    PlacedNorm,
     Pullback,
     SquaredNorms,
     SublayerState,
     TokenMoments,
     feed_forward,
-    norm_parameter_gradients,
     normed,
     of_stream,
-    removed,
     sublayer,
-    tracks_norm_overlaps,
     uniform_attention,
 )
 from theory.mean_field.text_counts import WordWeights
@@ -403,17 +401,15 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
 
     With two streams both start at the inputs, and their gradients add up there.
     """
-    after, scales = normed(stack, tokens, inputs, stack.embedding_norm == "added")
+    norm = PlacedNorm.after(stack, tokens, inputs, stack.embedding_norm == "added")
 
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
             gradient = as_one(gradient, tokens.count)
-        energies = (
-            norm_parameter_gradients(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
-        )
-        return gradient / scales, energies, above
+        below, energies, _ = norm.pullback(gradient, None)
+        return below, energies, above
 
-    return as_two_streams(after) if stack.composition.second_stream else after, pullback
+    return as_two_streams(norm.made) if stack.composition.second_stream else norm.made, pullback
 
 
 def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:
@@ -423,16 +419,8 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
     """
     if stack.composition.second_stream:
         return read_out(stack, tokens, stream)
-    final_norm = stack.composition.final_norm
-    output, scales = normed(stack, tokens, stream, final_norm)
-    tracked = final_norm and tracks_norm_overlaps(stack, tokens)
-
-    def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
-        below = gradient / scales
-        energies = norm_parameter_gradients(stack, tokens, gradient, output.kernel) if final_norm else {}
-        return below, energies, removed(stack, tokens, below, stream) if tracked else None
-
-    return output.kernel, scales, pullback
+    norm = PlacedNorm.after(stack, tokens, stream, stack.composition.final_norm)
+    return norm.made.kernel, norm.scales, lambda gradient, _: norm.pullback(gradient, None)
 
 
 def _backward(

@@ -228,6 +228,50 @@ class TokenMoments(Generic[Kernel]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PlacedNorm(Generic[Kernel]):
+    """A norm at one place of a network, or no norm there, with its backward pass.
+
+    Attributes:
+        stack: the network.
+        tokens: layout of the tokens.
+        is_there: whether there is a norm.
+        given: moments of its input.
+        made: moments of its output.
+        scales: divisors of the gradient kernel in the backward pass.
+    """
+
+    stack: Stack
+    tokens: KernelLayout[Kernel]
+    is_there: bool
+    given: TokenMoments[Kernel]
+    made: TokenMoments[Kernel]
+    scales: Any
+
+    @classmethod
+    def after(
+        cls, stack: Stack, tokens: KernelLayout[Kernel], given: TokenMoments[Kernel], is_there: bool
+    ) -> PlacedNorm[Kernel]:
+        """Apply a norm to tokens, if there is one, as `normed` does."""
+        return cls(stack, tokens, is_there, given, *normed(stack, tokens, given, is_there))
+
+    def pullback(self, gradient: Kernel, overlaps: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms, Overlaps[Kernel]]:
+        """Return the gradient kernel at the norm's input, and the squared gradients of its gains and biases.
+
+        The third result is the component that the norm removes, or the given one if no norm is there or none is kept.
+
+        Args:
+            gradient: gradient kernel at the norm's output.
+            overlaps: the component that norms above removed.
+        """
+        below = gradient / self.scales
+        if not self.is_there:
+            return below, {}, overlaps
+        if tracks_norm_overlaps(self.stack, self.tokens):
+            overlaps = removed(self.stack, self.tokens, below, self.given)
+        return below, norm_parameter_gradients(self.stack, self.tokens, gradient, self.made.kernel), overlaps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
     """The results of one sub-layer's forward pass, with the function for its backward pass.
 
@@ -299,59 +343,46 @@ def sublayer(
     """
     stack, composition = step.stack, step.stack.composition
     alpha, kappa_sq, kept = step.residual, step.input_scale**2, 1.0 - step.stack.dropout
-    into, into_scales = normed(stack, tokens, stream, composition.input_norm)
-    given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
+    before = PlacedNorm.after(stack, tokens, stream, composition.input_norm)
+    given, summed, recorded = before.made.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
-    branch_outputs, attended = [], []
+    outputs, attended = [], []
     for branch, tau_sq in zip(branches, np.square(step.branches).tolist(), strict=True):
         kernel, branch_pullback, statistics = branch(tokens, given)
-        out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
-        summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
-        branch_outputs.append((kernel, scales, out.kernel, branch_pullback, tau_sq))
+        norm = PlacedNorm.after(stack, tokens, TokenMoments(kernel), composition.output_norm)
+        summed = tokens.plus(summed, tokens.scale_diagonal(norm.made.kernel, 1.0 / kept) * tau_sq, stack.width, means)
+        outputs.append((norm, branch_pullback, tau_sq))
         attended.append(statistics.get("attended"))
         recorded |= statistics
     total = TokenMoments(summed, means)
-    after, after_scales = normed(stack, tokens, total, composition.stream_norm)
-    tracked = tracks_norm_overlaps(stack, tokens)
+    after = PlacedNorm.after(stack, tokens, total, composition.stream_norm)
 
     def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:
-        overlaps = above if isinstance(above, NormOverlaps) else None
-        of_norms = (
-            norm_parameter_gradients(stack, tokens, gradient, after.kernel)
-            if composition.stream_norm
-            else SquaredNorms()
-        )
-        gradient = gradient / after_scales
-        if tracked and composition.stream_norm:
-            overlaps = removed(stack, tokens, gradient, total)
+        gradient, norms, overlaps = after.pullback(gradient, above if isinstance(above, NormOverlaps) else None)
         parts, energies = [], SquaredNorms()
-        for kernel, scales, normed_kernel, branch_pullback, tau_sq in branch_outputs:
+        for norm, branch_pullback, tau_sq in outputs:
             arriving = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq
-            if composition.output_norm:
-                of_norms = add_energies(of_norms, norm_parameter_gradients(stack, tokens, arriving, normed_kernel))
-            dropped = arriving / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
-            if tracked and composition.output_norm:
-                of_branch = removed(stack, tokens, dropped, TokenMoments(kernel))
-            below_branch, branch_energies = branch_pullback(dropped, of_branch)
+            arriving, of_norm, of_branch = norm.pullback(arriving, of_branch)
+            below_branch, branch_energies = branch_pullback(arriving, of_branch)
             parts.append(below_branch)
             energies |= branch_energies
+            norms = add_energies(norms, of_norm)
         if step.learned:
-            energies["scalar"] = slope_sq(tokens, gradient, [kernel for _, _, kernel, *_ in branch_outputs], stack)
+            energies["scalar"] = slope_sq(tokens, gradient, [norm.made.kernel for norm, *_ in outputs], stack)
         below = reduce(add, parts) * kappa_sq
-        if composition.input_norm:
-            of_norms = add_energies(of_norms, norm_parameter_gradients(stack, tokens, below, into.kernel))
-        below = below / into_scales
-        if tracked:
-            of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
-            overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), of_input)
-        return gradient * alpha**2 + below, energies | of_norms, overlaps
+        below, of_norm, of_input = before.pullback(below, None)
+        overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), of_input)
+        return gradient * alpha**2 + below, energies | add_energies(norms, of_norm), overlaps
 
     insides = tuple(
-        SublayerState(alone, stream, given, into_scales, kernel, scales, added, total, after_scales, back, sampled)
-        for alone, (kernel, scales, added, back, _), sampled in zip(step.alone, branch_outputs, attended, strict=True)
-    )
-    return Passed(after, total, pullback, recorded, insides)
+        SublayerState(
+            alone, stream, given, before.scales, norm.given.kernel, norm.scales, norm.made.kernel, total, after.scales,
+            back, sampled,
+        )
+        for alone, (norm, back, _), sampled in zip(step.alone, outputs, attended, strict=True)
+    )  # fmt: skip
+    return Passed(after.made, total, pullback, recorded, insides)
 
 
 def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[Kernel], stack: Stack) -> Number:
