@@ -207,7 +207,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine) -> list[str]:
     law = token_law(text, stack.vocab)
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
-    sentence = f"{name} by {by}: two tokens, or two labels, are equal with probability {law.kappa:.2g}"
+    sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
     if len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())

@@ -102,6 +102,15 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     )
 
 
+@pytest.mark.parametrize(("error", "named"), [(0.0, {"WQ": 4.0}), (0.9, {})])
+def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(error, named):
+    square, none = {"WQ": np.array([0.16, 0.01])}, {"WQ": np.zeros(2)}
+    scale = NoiseScale(
+        Stack(depth=2), 4.2, {"WQ": np.array([4.0, 1.0])}, square, none, {"WQ": error * square["WQ"]}, {}
+    )
+    assert batch._of_larger_batch(scale, {"grad_WQ": 2.0}) == pytest.approx(named)
+
+
 def test_a_batch_of_text(tmp_path, capsys):
     """By a name, a file of counts or a text; a table of inputs gathers what all positions of a word ask for."""
     line = ["predict", "--placement", "pre", *SMALL, "--batch", "6", "--json"]
