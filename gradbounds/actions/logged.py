@@ -35,7 +35,7 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, other_codes, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration, takes
+from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
@@ -209,8 +209,8 @@ class _Theory:
     ) -> Result:
         """Return the description and the cost of judging a log."""
         (cost, causes), what = self.costs(given, line, coarse=coarse), f"loss and gradient norm, to judge {logged}"
-        also = f"  causes    {takes(causes.seconds, causes.bytes)}, if the log is not as predicted"
-        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=causes.seconds)
+        also = f"  of these  about {duration(causes.seconds)} for causes, if the log is not as predicted"
+        return planned((self.stack, notes, self.of), batch, what, cost + causes, also, seconds_of_causes=causes.seconds)
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
