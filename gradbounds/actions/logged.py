@@ -39,7 +39,7 @@ from gradbounds.layer_summary import card_row
 from gradbounds.network_text import drawn_lines, note_lines, other_codes, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import takes
+from gradbounds.units import duration
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
@@ -93,6 +93,7 @@ _REPEATED = {
     "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
 }
+_DRAWN_BY = "weights are initialized by"
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _ALONE = (
     "Step 1 is as predicted",
@@ -108,7 +109,7 @@ class Cause:
         words: description of the cause.
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
-        is_fitted: whether a free number lets the cause explain many logs; such causes are chosen last.
+        is_fitted: whether a free number or a second cause lets it explain many logs; such causes are chosen last.
     """
 
     words: str
@@ -154,7 +155,6 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     error: float = 0.0
     _spent: float = 0.0
-    _is_known: bool = False  # whether other networks were predicted before
     _coarse: Coarse = False
     _correction: float = 1.0  # the network's own norm over its norm with coarse groups
 
@@ -199,15 +199,25 @@ class _Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
+    def costs(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[Cost, Cost]:
+        """Estimate the costs of predicting the network itself, as `healthy` does, and the networks of causes."""
+        cost, self._coarse = self.quick_cost(coarse=coarse), bool(self._coarse)
+        others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
+        return cost, sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
+
+    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
+        """Return the words and the cost to print before a log is judged; the cost includes causes."""
+        fine, (own, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
+        also = f", {duration(fine)} more if that is uncertain" * (fine > own.seconds)
+        return f"predicting the first step ({duration(own.seconds)} if the log is as predicted{also})", own + causes
+
     def plan(
         self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
     ) -> Result:
         """Return the description and the cost of judging a log."""
-        cost, what = self.quick_cost(coarse=coarse), f"loss and gradient norm, to judge {logged}"
-        others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
-        causes = sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
-        also = f"  causes    {takes(causes.seconds, causes.bytes)}, if the log is not as predicted"
-        return planned((self.stack, notes, self.of), batch, what, cost, also, seconds_of_causes=causes.seconds)
+        (cost, causes), what = self.costs(given, line, coarse=coarse), f"loss and gradient norm, to judge {logged}"
+        also = f"  of these  about {duration(causes.seconds)} for causes, if the log is not as predicted"
+        return planned((self.stack, notes, self.of), batch, what, cost + causes, also, seconds_of_causes=causes.seconds)
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -258,16 +268,11 @@ class _Theory:
 
     def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
-        others = [(*other, self.of_loss(other[1], logged)) for other in _other_weights(given, self.of, self.stack)]
-        left = [other for _, other, _, line in others if line is None]
-        cost = Cost() if self._is_known else sum(map(self.cost, left), Cost())
-        with shown(f"predicting the first step of {len(left)} other networks", cost):
-            for words, other, notes, line in others:
-                try:
-                    yield Cause(words, line or self.line(other, notes, self.law))
-                except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
-                    missing.append(words)
-        self._is_known = True
+        for words, other, notes in _other_weights(given, self.of, self.stack):
+            try:
+                yield Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
+            except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
+                missing.append(words)
 
 
 def predict_logged(
@@ -297,7 +302,8 @@ def predict_logged(
         at = batch_text(batch, stack.tokens, text, of_tokens)
         return theory.plan(given, notes, at, logged, read.line, coarse=not read.line.parameters)
     known = text == ZIPF if is_default or text is None else None
-    with each_once():
+    what, cost = theory.announced(given, read.line, coarse=not read.line.parameters)
+    with each_once(), shown(what, cost):
         for coarse in (False,) if read.line.parameters else (True, False):
             healthy = theory.healthy(notes, coarse=coarse)
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
@@ -341,7 +347,7 @@ def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine
           f"{'explains' if cause.explains(printed) else 'alone does not explain'} the log; loss {cause.line.loss:.4g}"
           + f", gradient norm {cause.line.norm:.4g}" * (cause.line.norm > 0)
           + f" (log: {logged / cause.line.norm:.3g} times)" * (logged * cause.line.norm > 0)
-          for name in codes for cause in causes if f"({name})" in cause.words),
+          for name in codes for cause in causes if cause.words.endswith(f"({name})")),
     ] * bool(codes)  # fmt: skip
 
 
@@ -418,7 +424,8 @@ def _judged(
             beside = compare_with_theory(printed.parameters, theory.squares)[0]
             far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
             texts = [] if far else texts
-    causes += theory.others(given, printed, missing)
+    others = [*theory.others(given, printed, missing)]
+    causes += [*others, *_combined_causes(others, read, stack, theory.batch)]
     ranked = [*texts, *sorted(causes, key=lambda cause: (cause.is_fitted, cause.distance(printed)))]
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
@@ -632,6 +639,17 @@ def logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> 
     yield from _norm_causes(line, read, divisors)
 
 
+def _combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch: int) -> list[Cause]:
+    # Returns causes in which other code draws the weights, and the log also prints sums over steps or devices.
+    return [
+        replace(cause, words=f"{other.words}, and {cause.words}", is_fitted=True)
+        for other in others
+        if other.words.startswith(_DRAWN_BY) and other.line.norm > 0
+        for cause in logging_causes(other.line, read, stack, batch)
+        if "added up" in cause.words
+    ]
+
+
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:
     # Yield causes in which the log prints another norm: squared, clipped, of one device, or of padded sequences.
     printed = read.line
@@ -679,7 +697,7 @@ def _other_weights(
             if not (code.refused or code.asks)  # of a base model a log says nothing
         }
         others += [
-            (f"weights are initialized by {words}", replace(of, drawn_by=name), dict(given))
+            (f"{_DRAWN_BY} {words}", replace(of, drawn_by=name), dict(given))
             for name, words in codes.items()
             if name != of.drawn_by
         ]

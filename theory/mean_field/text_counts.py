@@ -30,8 +30,9 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +46,7 @@ from theory.stack.weights import gain, weight_shapes
 _MOST = 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class Weights(NamedTuple):
     """The weights with which frequent words change the residual stream, by the number p of attention layers.
 
     There is one for every position of a sequence. They are one factor of the change that a frequent word makes in a
@@ -65,14 +65,6 @@ class Weights:
     other: Array
     same: Array
     size: Array
-
-    def part(self, kept: slice) -> Weights:
-        """Return the weights after some of the numbers of attentions."""
-        return Weights(*(getattr(self, name)[:, kept] for name in self.__slots__))
-
-    def joined(self, later: Weights) -> Weights:
-        """Return these weights, followed by those after more attentions."""
-        return Weights(*(np.concatenate([getattr(part, name) for part in (self, later)], 1) for name in self.__slots__))
 
     def times(self, factors: Array) -> Weights:
         """Multiply the weights of frequent words by one factor for every position, (batch or 1, r)."""
@@ -116,7 +108,7 @@ class Weights:
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
         ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)[:, None]
         passed = self.times(np.sqrt(other))
-        return replace(passed, same=passed.same * ratio, size=passed.size * ratio)
+        return passed._replace(same=passed.same * ratio, size=passed.size * ratio)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,14 +197,22 @@ class WordWeights:
         itself = 0.0 if weights is None else np.square(weights.itself).sum(1)
         added, same = (np.maximum(part - itself, 0.0) for part in _of_word(inside.given, tokens))
         word = np.sqrt(added)
-        parts = (word[..., None] * np.eye(len(seen)), word, word)
-        ratio = np.divide(same, word, out=np.zeros_like(word), where=word > 0)
-        words = Weights(*(part[:, None] for part in (*parts, ratio, np.zeros_like(word))))
-        moved = (words if weights is None else words.joined(weights)).attended(seen)
+        each, ratio = (
+            word[..., None] * np.eye(len(seen)),
+            np.divide(same, word, out=np.zeros_like(word), where=word > 0),
+        )
+        words = Weights(*(part[:, None] for part in (each, word, word, ratio, np.zeros_like(word))))
+        moved = (words if weights is None else _joined(words, weights)).attended(seen)
         if moved.each.shape[1] > _MOST:
-            last = _added([moved.part(slice(_MOST - 1, _MOST)), moved.part(slice(_MOST, None))])
-            moved = moved.part(slice(_MOST - 1)).joined(last)
+            parts = slice(_MOST - 1), slice(_MOST - 1, _MOST), slice(_MOST, None)
+            first, last, further = (Weights(*(each[:, part] for each in moved)) for part in parts)
+            moved = _joined(first, _added([last, further]))
         return moved.times(np.full((1, 1), size**0.5))
+
+
+def _joined(first: Weights, further: Iterable[Array]) -> Weights:
+    # Returns weights after some numbers of attentions, and then those after more.
+    return Weights(*(np.concatenate(both, 1) for both in zip(first, further, strict=True)))
 
 
 def _added(parts: Sequence[Weights]) -> Weights:
@@ -220,11 +220,8 @@ def _added(parts: Sequence[Weights]) -> Weights:
 
     A path that has met fewer attentions than another has no weights after the others.
     """
-    parts = [
-        part.joined(Weights(*(0.0 * getattr(most, name)[:, part.each.shape[1] :] for name in part.__slots__)))
-        for most in [max(parts, key=lambda part: part.each.shape[1])]
-        for part in parts
-    ]
+    most = max(parts, key=lambda part: part.each.shape[1])
+    parts = [_joined(part, (0.0 * each[:, part.each.shape[1] :] for each in most)) for part in parts]
     each, itself = (np.sqrt(sum(np.square(getattr(part, name)) for part in parts)) for name in ("each", "itself"))
     of_parts = [np.sqrt(np.square(part.each).sum(-1)) for part in parts]
     total = np.sqrt(sum(np.square(part) for part in of_parts))

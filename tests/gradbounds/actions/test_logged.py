@@ -168,14 +168,12 @@ def test_a_normal_norm_is_as_predicted(quick, deviation):
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
-    """Of all that may be a cause together; on lines without a terminal."""
+    """Of all causes, and without them; on one line, without a terminal."""
     monkeypatch.setattr(progress, "LONG", 0.0)
-    judged(tmp_path, healthy.loss, healthy.norm)
-    judged(tmp_path, healthy.loss, healthy.norm**2)
-    said = [line.partition(": about ")[0] for line in capsys.readouterr().err.splitlines()]
-    # The network itself has a line too, unless an earlier test in this process predicted it.
-    assert said[-1] == "predicting the first step of 2 other networks", "the tasks inside a shown one are not shown"
-    assert {*said[:-1]} <= {"predicting the first step"}
+    for norm in (healthy.norm, healthy.norm**2):
+        judged(tmp_path, healthy.loss, norm)
+        said = re.fullmatch(r"(.*) \(\S+ s if the log is as predicted\): about .*\n", capsys.readouterr().err)
+        assert said and said[1] == "predicting the first step"
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
@@ -262,9 +260,14 @@ def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart
 
 
 def test_a_verdict_names_the_codes_that_draw_other_weights():
-    notes = Description(like="llama-3-8b").read({})[1]
+    notes, log = Description(like="llama-3-8b").read({})[1], LogLine(11.0, 92.8)
     causes = [logged.Cause("weights are initialized by Megatron-LM (megatron)", FirstLine(11.0, 0.02, 46.4, 5.0))]
-    sentence, row = logged._code_lines(notes, causes, LogLine(11.0, 92.8))
+    also = logged._combined_causes(causes, logged.Reading(log), Stack(**FIELDS), BATCH)
+    assert sum(cause.tried for cause in also) == 3 * 11, "of the loss, the gradient or both, by the divisors of 60"
+    assert [cause.words.partition(", and ")[2] for cause in also if cause.explains(log)] == [
+        "the gradient is added up over 2 accumulation steps or devices"
+    ]
+    sentence, row = logged._code_lines(notes, [*causes, *also], log)
     assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.")
     assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
 

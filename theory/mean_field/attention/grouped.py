@@ -511,7 +511,9 @@ class GroupedAttention:
                        (real + 1j * imaginary, np.exp(-1j * theta[index] * tokens.places)))  # fmt: skip
         # As each key sees the queries, whose products are those of the real and of the imaginary parts.
         seen = pair[..., None] * phase[..., None, :]
-        side, other = (np.concatenate([part * seen.real, part * seen.imag], 2).mT for part in (first, second))
+        side = other = np.concatenate([first * seen.real, first * seen.imag], 2).mT
+        if second is not first:
+            other = np.concatenate([second * seen.real, second * seen.imag], 2).mT
         every = np.concatenate([above] * 2, 2) if above.shape[2] > 1 else above
         kernel = 2 * half * mean_sandwich(side, every, other, shifts=shifts)
         rest = queries[..., 2 * half :]

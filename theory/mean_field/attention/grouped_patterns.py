@@ -149,8 +149,7 @@ def grouped_patterns(
     if words is not None:
         probes = words.tokens.one.probes
         single[..., probes], mean[..., probes] = of_probes, layout.seen[:, probes] * of_probes
-        if stack.logit_softcap:  # else both are one array
-            changed[..., probes] = mean[..., probes] * own_slopes[..., probes]
+        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
     drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - drawn) @ extra[..., :, None]
