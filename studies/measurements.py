@@ -86,21 +86,21 @@ def _gradient_rows(
     norms: dict[tuple[str, int, str], list[Tensor]], sums: dict[tuple[str, int, str], Tensor], batches: int
 ) -> Iterator[tuple[str, int, str, str, float]]:
     """The rows of every matrix that has gradients, from their norms and their sum over mini-batches."""
-    for place, found in norms.items():
-        if found:
+    for place, of_batches in norms.items():
+        if of_batches:
             whole = float(torch.linalg.vector_norm(sums[place]) / batches)
-            yield *place, "mean norm", float(torch.stack(found).mean())
+            yield *place, "mean norm", float(torch.stack(of_batches).mean())
             yield *place, "norm of mean", whole
             if batches > 1:
-                mean_square = sum(float(norm) ** 2 for norm in found) / batches
+                mean_square = sum(float(norm) ** 2 for norm in of_batches) / batches
                 square = (batches * whole**2 - mean_square) / (batches - 1)
                 yield *place, "expected norm", max(0.0, square) ** 0.5
 
 
 def _state_rows(states: dict[tuple[str, int], list[Tensor]], depth: int) -> Iterator[tuple[str, int, str, str, float]]:
     """The rows of every layer's hidden states, from the mean squares of their tokens."""
-    for layer, found in states.items():
-        energies = torch.cat(found)
+    for layer, batches in states.items():
+        energies = torch.cat(batches)
         relative = (energies / energies.mean()).cpu().numpy()
         if layer == ("decoder", depth):
             yield *layer, "", "energy", float(energies.mean())
