@@ -207,9 +207,9 @@ class _Theory:
 
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
-        fine, (healthy, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
-        also = f", {duration(fine)} more if that is uncertain" * (fine > healthy.seconds)
-        return f"predicting the first step ({duration(healthy.seconds)} if the log is as predicted{also})", healthy + causes
+        fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
+        also = f", {duration(fine)} more if that is uncertain" * (fine > cost.seconds)
+        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted{also})", cost + causes
 
     def plan(
         self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
