@@ -303,10 +303,11 @@ def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
 
 def test_layers_share_the_variance_of_two_samples():
     """Of 32 layers: the mean square is 0.4 to 1.8 times the exact one, and the largest 17 times, but in 1 of 1000."""
-    means = 2.0 ** -np.arange(32.0)
-    values = means[:, None, None] * (1.0 + 0.1 * np.random.default_rng(0).standard_normal((32, 1, 2)))
-    shared, own = (prediction._error(values, 1, of_layers=each) / (0.1 * means / 2.0**0.5) for each in (True, False))
-    assert (0.8 * 0.4) ** 0.5 < shared.min() and shared.max() < (0.8 * 1.8 + 0.2 * 17) ** 0.5 and own.min() < 0.25
+    means, shares = 2.0 ** -np.arange(32.0), np.append(0.001, np.full(31, 0.1))
+    values = means[:, None, None] * (1.0 + shares[:, None, None] * np.random.default_rng(0).standard_normal((32, 1, 2)))
+    shared, own = (prediction._error(values, 1, of_layers=each) / means / shares * 2.0**0.5 for each in (True, False))
+    assert (0.8 * 0.4) ** 0.5 < shared[1:].min() and shared[1:].max() < (0.8 * 1.8 + 0.2 * 17) ** 0.5
+    assert shared[0] == pytest.approx(12.706 / 1.96 * own[0], rel=1e-3) and own.min() < 0.25
 
 
 def test_the_stated_error_is_that_over_seeds(monkeypatch):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating, require
 from theory.mean_field.cost import (
@@ -360,7 +361,10 @@ def _error(values: NDArray[np.float64], each: int, *, of_layers: bool = False) -
         square, freedom = np.square(samples).mean((-2, -1)), windows * (count - 1)
         share = np.divide(variance, square, out=0.0 * variance, where=square > 0)
         # What layers do not have is NaN.
-        variance = square * (_PRIOR * np.nanmean(share, axis=0) + freedom * share) / (_PRIOR + freedom)
+        shared = square * (_PRIOR * np.nanmean(share, axis=0) + freedom * share) / (_PRIOR + freedom)
+        # Layer 1 often varies less: Student's quantile then bounds its variance by the layer alone.
+        shared[0] = np.minimum(shared[0], variance[0] * (stdtrit(freedom, 0.975) / ndtri(0.975)) ** 2)
+        variance = shared
     return np.sqrt(variance / (windows * count))
 
 

@@ -78,7 +78,14 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
             r"normal.*?: ([-0-9.]+) to ([0-9.]+) \((.*? \+- [0-9.]+)", value_of(card, label)
         ).groups()
         assert printed == number_text(mean, deviation)
-        assert [float(low), float(high)] == pytest.approx([mean - 2 * deviation, mean + 2 * deviation], rel=0.02)
+        assert [float(low), float(high)] == pytest.approx(
+            [
+                mean * math.exp(off) if name == "norm" else mean * (1 + off)
+                for k in (-2, 2)
+                for off in [k * deviation / mean]
+            ],
+            rel=0.02,
+        )
     shares = {row["name"].replace("dL/d", ""): f"{row['share']:.0%}" for row in batch["batch"]}
     carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "of squared norm"))
     assert len(carried) >= 3 and all(shares[_NAMES.get(name, name)] == share for name, share in carried)

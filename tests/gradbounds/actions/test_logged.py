@@ -162,9 +162,9 @@ def test_a_normal_norm_is_as_predicted(quick, deviation):
     """`--batch` prints the range by which `--logged` judges; a quick estimate's contains the fine one."""
     line = FirstLine(11.0, 0.1, 3.0, 3.0 * deviation, quick=quick)
     assert all(logged.Cause("", line).explains(LogLine(None, norm)) for norm in line.norm_range)
-    for times in (1.0 - quick, 1.0 + min(quick, 0.01)):  # the limits of a quick estimate, divided by the fine one
-        low, high = FirstLine(11.0, 0.1, 3.0 / times, 3.0 * deviation / times).norm_range
-        assert line.norm_range[0] <= 1.0001 * low and high <= 1.0001 * line.norm_range[1]
+    # The limits of a quick estimate, divided by the fine one.
+    fine = [FirstLine(11.0, 0.1, norm, norm * deviation).norm_range for norm in (3.0 / (1.0 - quick), 3.0 / 1.01)]
+    assert quick < 0.01 or (line.norm_range[0] < 1.0001 * fine[1][0] and fine[0][1] < 1.0001 * line.norm_range[1])
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
