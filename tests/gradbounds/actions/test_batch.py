@@ -261,6 +261,9 @@ def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
     assert "Another text can halve or double the norm" in capsys.readouterr().out
     assert main([*line, "--text", "english"]) == 2
     assert "requires a vocabulary of at least 32,000 tokens" in capsys.readouterr().err
+    assert main(
+        "predict --like gpt2 --embeddings untied --depth 1 --heads 2 --tokens 8 --batch 4 --patterns 2".split()
+    ) == 0 and (capsys.readouterr().out.count("equal with probability") == 1)
 
 
 def test_a_text_of_words_and_one_of_spaces_are_warned_of(tmp_path, capsys):

@@ -161,6 +161,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     ("1e-9 --optimizer sgd", 1.0, 0.1, "\nExtrapolated: the batch's squared gradient is 0.1 times its approximation"),
     ("1e-9 --optimizer sgd", 1.0, 0.1, "range, extrapolated"),
     ("1e-9 --optimizer polar", 1.0, 1.0, "not measured"),
+    ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),
     ("1e30 --optimizer polar", 1.0, 1.0, "The loss may fall or rise in step 1.\n\nThe critical"),
     ("1e30 --optimizer sgd", 1.0, 1.0, "The loss rises in step 1.\n  Step 1 lowers the loss up to 1.7e+00.\n"),
     ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, "may exceed step 1's critical rate from step 9 of 10 on.\n"),
@@ -173,7 +174,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
 
     def steps(_, names, *__):
         assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1}
-        return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1)}) for name in names}
+        return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1), "Wemb": np.array(1.1)}) for name in names}
 
     monkeypatch.setattr(learning_rate, "batch_steps", steps)
     monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: (scale, ["words"] * (scale < 1.0)))
@@ -515,5 +516,6 @@ def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
 def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     assert normal_ranges(line, (), texts=False)[1].endswith(": 2.46 to 4.83 (3.45 +- 0.58 by draw, theory)")
-    norm = normal_ranges(replace(line, quick=0.09), (), texts=True)[1]
-    assert norm.endswith(": 2.44 to 5.31 (3.45 +- 0.58 by draw, text, theory; quick: within 9%)")
+    assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1].endswith(
+        ": 2.44 to 5.31 (3.45 +- 0.58 by draw, text, theory; quick: within 9%)"
+    )
