@@ -123,10 +123,13 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 )
 def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, capsys):
     """The limits of the critical rate, the warm-up step that exceeds it, and the counts of evidence are printed."""
-    network = [*flags.split(), *"--width 64 --vocab 128 --batch 4 --text zipf:1 --optimizer adam".split()]
+    network = [
+        *flags.split(),
+        *"--width 64 --vocab 128 --batch 4 --text zipf:1 --adam-epsilon 1e-3 --optimizer adam".split(),
+    ]
     assert main(["predict", *network, "--learning-rate", "1000"]) == 0
     assert re.match(r"(?s)AdamW: step 1 at 1e\+03 raises the loss .*\n +AdamW +rises ", capsys.readouterr().out)
-    network += ["--learning-rate", "1", "--warmup-steps", "1000000"]
+    network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -135,7 +138,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
     assert main(["predict", *network[:-3], f"{0.97 * critical * limits[0]:.3g}"]) == 0
     assert capsys.readouterr().out.partition(" the loss (")[0].endswith(" lowers")
-    assert step - 1 <= 1e6 * critical < step + 1e-6 and " AdamW -0." in said
+    assert step - 1 <= 1e6 * critical < step + 1e-6 and " AdamW -0." in said and "AdamW's epsilon (1e-03, " in said
     public = json.loads((FOLDER / "public-rates.json").read_text(encoding="utf-8"))
     peaks = sorted(run["rate"] / run["critical rate"] for run in public["warmups"])
     failed, trained = (

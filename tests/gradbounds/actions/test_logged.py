@@ -273,6 +273,8 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     assert not said["as_it_should_be"]
     causes = said["causes"]["rows"] if isinstance(said["causes"], dict) else said["causes"]
     assert causes[0]["cause"] == "weights are initialized by OLMo's code (olmo)"
+    assert main(["predict", "--config", str(file), "--tokens", "8", "--patterns", "2", "--logged", str(log)]) in (0, 1)
+    assert re.search(r"at 64 sequences of 8 tokens.*, as on the card", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
