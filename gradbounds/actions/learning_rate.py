@@ -38,7 +38,6 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
 from theory.stack.optimizers import NAMES, Optimizer
 
-INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
 # Rates of public AdamW runs, divided by step 1's critical rate (docs/report.md, rates of public runs). PEAKS: the
 # lowest and the highest peak of a warm-up that trained, and the number of models. RAMPS, of 15 to 100 steps: the rate
@@ -50,12 +49,10 @@ _RUNS = (
     "{7:g} times."
 )
 _MOST = 1e100  # learning rate, whose square is finite
+# The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
+# holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
+# small changes of logits and weights.
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
-"""The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
-
-It holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
-small changes of logits and weights.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class RateOfStep:
     @property
     def region(self) -> str:
         """Describe in words whether the quadratic approximation of the loss holds at this learning rate."""
-        return (INSIDE, EDGE, _BEYOND)[
+        return ("inside", "at the edge", _BEYOND)[
             max(
                 sum(value > limit for limit in limits)
                 for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
