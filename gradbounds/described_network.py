@@ -10,6 +10,7 @@ from gradbounds.grid import FIELDS, field_name, field_value, field_values, said
 from theory import Stack
 from theory.configurations import Note, stack_from_config
 from theory.configurations.training_codes import HUGGING_FACE
+from theory.stack.placements import COMPOSITIONS
 from theory.stack.registry import nearest
 
 
@@ -142,9 +143,10 @@ def changed_values(changes: Sequence[str]) -> dict[str, Any]:
         name, equals, value = change.partition("=")
         name = field_name(name)
         if not equals or name not in FIELDS:
+            hint = nearest(value or name, COMPOSITIONS).replace("mean ", "mean placement=") or nearest([name], FIELDS)
             raise ValueError(
                 f"compare must be fields of a network and values, as placement=peri, got {change!r}"
-                + (" without a value." if name in FIELDS else f".{nearest([name], FIELDS)}")
+                + (" without a value." if name in FIELDS else f".{hint}")
             )
         values[name] = field_value(name, value)
     return values

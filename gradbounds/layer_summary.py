@@ -35,6 +35,9 @@ _INPUTS = "table of inputs"
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
+# The least squared norm of a layer, without which ratios of layers without a matrix would be 0/0.
+_LEAST = 1e-100
+
 # The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
 _SIMPLE = 1 / 3
 
@@ -268,7 +271,7 @@ def _step_lines(
     ]
 
 
-def slowest_step(stack: Stack, table: Columns, whole: float) -> tuple[float, str]:
+def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
     """Return AdamW's smallest mean step in step 1, divided by its step for an epsilon of 0, and the matrix.
 
     The result is (1.0, "") if the factor is at least 0.9. Gradients are clipped to norm 1, as most training codes do.
@@ -278,11 +281,15 @@ def slowest_step(stack: Stack, table: Columns, whole: float) -> tuple[float, str
         stack: the network.
         table: the table "layers" of `predict_batch`.
         whole: the squared gradient norm of all parameters before clipping; 0 if it is unknown.
+        epsilon: AdamW's epsilon.
     """
     known = {**table, "predicted": np.nan_to_num(table["predicted"])}
     sgd, adam = relative_updates(stack, gradient_profiles(known, "predicted"))
     name, layer = least = min(sgd, key=lambda at: sgd[at] / adam[at], default=("", 0))
-    if not (whole and name) or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5))) >= 0.9:
+    if (
+        not (whole and name)
+        or (factor := epsilon_factor(sgd[least] / adam[least] / max(1.0, whole**0.5), epsilon)) >= 0.9
+    ):
         return 1.0, ""
     return factor, f"{role(name)} of layer {layer}"
 
@@ -355,7 +362,9 @@ def squared_norms(table: Columns) -> dict[str, float]:
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
-def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: str, reason: str = "") -> list[str]:
+def share_rows(
+    squares: Mapping[str, float], stack: Stack, table: Columns, of: str, reasons_of: Sequence[str] = ()
+) -> list[str]:
     """List the matrices with the largest shares of the squared norm, and the layer with a large share, with a reason.
 
     A norm's backward pass divides the gradient by the root mean square (rms) of the norm's input. So a stream that
@@ -367,7 +376,7 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
         stack: the network.
         table: its `layer_table`, or the table "layers" of `predict_batch`.
         of: text at the end of the row.
-        reason: row with the reason for the largest share of a matrix; "" for none.
+        reasons_of: rows of `reasons_of_largest`.
     """
     whole = sum(squares.values())
     descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
@@ -378,59 +387,79 @@ def share_rows(squares: Mapping[str, float], stack: Stack, table: Columns, of: s
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
     layer = f"; layer {layers.argmax()} of {stack.depth}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    reasons, of_first = [reason], layer.startswith("; layer 1 ") and most * whole > descending[0][1]
+    reasons, of_first = [*reasons_of], layer.startswith("; layer 1 ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"
         why = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
-        reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), reason]
+        reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
     elif grows and layer:
         layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller there)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
-    if reason and squares.get(reason.split()[1], 0.0) < descending[0][1] / 2:  # another parameter has the norm
-        reasons = reasons[:-1]
-    return [card_row("of squared norm", shares), *filter(None, reasons)]
+    if reasons_of and squares.get(reasons_of[0].split()[1], 0.0) < descending[0][1] / 2:  # others have the norm
+        reasons = reasons[: -len(reasons_of)]
+    return [card_row("of squared norm", shares), *reasons]
 
 
-def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
-    """Explain why one kind of matrix has a much larger gradient norm than another; "" if there is no simple reason.
+def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
+    """Explain why one kind of matrix has a much larger gradient norm than another, in rows; none without a reason.
 
     The other matrix has a squared norm that is at least 2.25 times smaller.
 
     A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
-    gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
-    weights g_i·g_j. A factor counts as the reason if its ratio for two matrices is their ratio of squared norms to a
-    power between 2/3 and 4/3. The other matrix is the one with the largest share for which there is a reason. With
-    experts e of weights p_ie, the squared gradient at W2's output is the sum of |sum_i p_ie g_i|². Networks that
-    normalize each branch's output have none, because small outputs enlarge the gradients there.
+    gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times a mean of x_i·x_j. Over
+    layers, each factor is the geometric mean over both orders in which gradients and inputs are exchanged. A factor is
+    the only reason if it is the ratio of squared norms to a power between 2/3 and 4/3. The other matrix is the largest
+    with one reason, or else with two. With experts e of weights p_ie, the squared gradient at W2's output is the sum of
+    |sum_i p_ie g_i|². Networks that normalize each branch's output have none: small outputs enlarge gradients there.
+    Attention is linear in WV and WO, so that their squared gradients have the ratio of the variances of WO and WV.
 
     Args:
         scale: the noise scale of the network.
         sequences: number of sequences in the batch.
     """
-    squares = scale.squares(sequences, [*scale.vectors])
-    gradients = {name.removeprefix("bias_"): part for name, part in squares.items() if name.startswith("bias_")}
-    if scale.stack.composition.output_norm or not gradients:
-        return ""
-    known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
+    squares, parts = scale.squares(sequences, [*scale.vectors]), scale.grad_sq(sequences)
+    known = sorted((name for name in parts if squares.get(f"bias_{name}", 0.0) > 0), key=lambda name: -squares[name])
+    if scale.stack.composition.output_norm or not known:
+        return []
+    first, rows = "WO" if known[0] == "WV" and "WO" in known else known[0], list[str]()
+    gradients = {
+        name: np.maximum(np.nan_to_num(common + (single - common) / sequences), _LEAST)
+        for name in known
+        for single, common in [scale.vectors[f"bias_{name}"]]
+        if len(common) == len(parts[first])  # of a decoder and not of an encoder
+    }
+    inputs = {name: np.maximum(np.nan_to_num(parts[name]), _LEAST) / part for name, part in gradients.items()}
     # Experts share the gradient, so that each of their matrices has a small norm.
     least = 0.0 if scale.stack.experts else _SMALL * sum(square for name, square in squares.items() if "_" not in name)
-    for other in known[1:]:
-        if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
+    for other in gradients:
+        if (ratio := squares[first] / squares[other]) < UNEVEN**2 or squares[other] < least:
             continue
-        by_gradient = gradients[known[0]] / gradients[other]
+        by_gradient = math.prod(
+            gradients[first] @ each / (gradients[other] @ each) for each in (inputs[first], inputs[other])
+        ) ** 0.5  # fmt: skip
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
+        of_inputs = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
             f"the router's weights divide W2's gradient among experts, which makes it {times} smaller"
             if scale.stack.experts and other == "W2"
             else f"the gradient at its output is {times} that at {other}'s output"
         )
-        if _FED_BY.get(other) == known[0]:
-            reason = f"{other}'s gradient passes back through {known[0]}, which makes it {times} smaller"
+        if _FED_BY.get(other) == first:
+            reason = f"{other}'s gradient passes back through {first}, which makes it {times} smaller"
         if abs(power) < _SIMPLE:
-            reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
+            reason = of_inputs
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
-            return card_row(f"why {known[0]}", reason)
-    return ""
+            rows = [card_row(f"why {first}", reason)]
+            break
+        if 0.0 < power < 1.0 and not rows:
+            rows = [card_row(f"why {first}", f"{reason}, and {of_inputs}")]
+    if rows and first == "WO" and "WV" in gradients:
+        ones = np.ones(len(parts["WO"]))
+        _, inverse = relative_updates(scale.stack, {"grad_WV": ones, "grad_WO": ones})
+        times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
+        why = "attention is linear in WV and WO, so that their norms are inverse to their standard deviations"
+        rows += [card_row("why WV", why)] * bool(abs(parts["WO"] @ times_sq / squares["WV"] - 1.0) < 0.1)
+    return rows

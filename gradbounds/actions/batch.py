@@ -26,7 +26,7 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reason_of_largest, share_rows
+from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reasons_of_largest, share_rows
 from gradbounds.network_text import (
     drawn_lines,
     ends_of_layers,
@@ -185,7 +185,7 @@ def predict_batch(
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     larger = _of_larger_batch(scale, first_over_last(layers))
-    reason, names = reason_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
+    reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -196,7 +196,7 @@ def predict_batch(
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
             "coarse": coarse, "of_larger_batch": larger,
-            "reason_of_largest": reason,
+            "reasons_of_largest": reasons,
         },
         lines=[
             f"Step 1 of a run: {line_text(line)}, "
@@ -207,7 +207,7 @@ def predict_batch(
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:],
-            *share_rows(dict(zip(names, table["grad_sq"], strict=True)), stack, layers, "", reason)[1:], "",
+            *share_rows(dict(zip(names, table["grad_sq"], strict=True)), stack, layers, "", reasons)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
             *gradient_lines(stack, with_cosines(layers), every_layer=every_layer),

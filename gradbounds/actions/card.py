@@ -40,7 +40,7 @@ from gradbounds.layer_summary import (
     UNEVEN,
     card_row,
     layer_lines,
-    reason_of_largest,
+    reasons_of_largest,
     share_rows,
     squared_norms,
 )
@@ -488,14 +488,14 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     norm = math.sqrt(sum(shares.values()))
     sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
     missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
-    reason = "" if missing else reason_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
+    reasons = [] if missing else reasons_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
         *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *(share_rows(shares, stack, table, "", reason) if norm > 0 else []),
+        *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
     ]  # fmt: skip
 
 
@@ -517,7 +517,7 @@ def _run_lines(
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss), card_row("gradient norm", norm),
-        *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reason_of_largest"]),
+        *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reasons_of_largest"]),
     ]  # fmt: skip
 
 

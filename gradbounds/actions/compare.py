@@ -35,7 +35,7 @@ from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
-from theory.stack.placements import COMPOSITIONS
+from theory.stack.placements import COMPOSITIONS, TITLES
 from theory.stack.weights import weight_shapes
 
 _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
@@ -48,10 +48,6 @@ _QUICK = (
     f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer for one "
     "network:{}.",
 )
-_STEPS = (
-    "  AdamW: its steps hardly depend on gradient sizes, so that it does not require even layers. Its critical rate\n"
-    "  of step 1 becomes {:,g} times as large{}, because the loss is {} sensitive to all weights.{}"
-)
 _COST = (
     "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%); AdamW moves embeddings {:g}x less, "
     "relative to their size"
@@ -59,11 +55,6 @@ _COST = (
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _LARGEST["cosine"]: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
-_CHOICES = {
-    (True, False): "the change, by its gain", (False, True): "no change, by the cost",
-    (True, True): "open, because gain and cost both count", (False, False): "open, because neither has an advantage",
-}  # fmt: skip
-_OF_RUN = "+-: standard deviation of one run. Step 1 does not decide which network trains better."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
 
@@ -133,12 +124,12 @@ def compare_steps(
     before, *others = steps
     if not any(step.numbers for step in steps):
         raise ValueError(f"{before.unknown}; --text {DISTINCT} compares networks for tokens that all differ.")
-    lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
+    head = f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after"
     if is_list:
-        lines = [lines[0].replace("the change", "a change of one setting"), "", *_list([*each], steps)]
+        lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        lines += _tables([*each][1:], steps, stacks, asked, batch=flags)
+        lines = _tables([*each][1:], steps, stacks, asked, f"{head} the change", batch=flags)
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -160,24 +151,28 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 
 
 def _tables(
-    each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, batch: str
-) -> list[str]:
-    # Return a table, a summary and the code of each change, and the flags for finer rates of the last one.
+    each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, head: str, *,
+    batch: str,
+) -> list[str]:  # fmt: skip
+    # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one.
     lines, (before, *others) = list[str](), steps
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         reasons = (("before", before.unknown), ("after", after.unknown))
         code = code_of(stacks[0], changed)
+        verdict, sides = _summary(before, after, stacks[0], changed)
         lines += [
-            "",
+            *[""] * bool(lines),
+            *verdict,
+            *["", head, ""] * (not lines),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
-            *_summary(before, after, stacks[0], changed),
+            *sides,
             *["  In code (torch), once, on real weights (not meta), before sharding and before the optimizer is built:"]
             * bool(code),
             *(f"    {line}" for line in code),
         ]
-    lines += ["", _OF_RUN] * any(step.deviations for step in steps)
+    lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
     lines += [_QUICK[stacks[0].ffn == "gated"].format(batch)] * (asked.text not in (None, DISTINCT))
     if asked.text not in (None, DISTINCT) and not after.unknown:
         flags = " ".join(
@@ -190,37 +185,27 @@ def _tables(
     return lines
 
 
-def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[str]:
-    # State the norm before and after a change, whether the layers become more even, what speaks for and against the
-    # change, and what that means for AdamW, which does not require even layers.
+def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple[list[str], list[str]]:
+    # Return for whom a change pays, which is a verdict on SGD and AdamW, and the lines on gain and cost.
     names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
     if not names:
-        return []
+        return [], []
     sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
     norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
-    evens = abs(ends[1] - ends[0]) > LESS_EVEN
-    even = ("more" if ends[1] < ends[0] else "less") + " even"
+    evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
-    lost = [name for name in lost if lost.count(name) == 1]
-    lost = [name for name in lost if all(name in weight_shapes(each) for each in (stack, changed))]
+    known = weight_shapes(stack).keys() & weight_shapes(changed).keys()
+    lost = [name for name in lost if lost.count(name) == 1 and name in known]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
-    lines = [_LOST] * bool(lost) + [
-        f"  In short: gradient norm {norms[0]:.3g} -> {norms[1]:.3g}; the layers become "
-        f"{even if evens else 'as even as before'} (first and last layer at most {first} -> {last} apart{without})."
+    verdict = [
+        f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
+        f"{last} apart{without}), which {'pays' if evens and ends[1] < ends[0] else 'does not pay'}; gradient norm "
+        f"{norms[0]:.3g} -> {norms[1]:.3g}."
     ]
-    rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
-    if rates[0] and rates[1]:
-        limit, times = max(before.factor, after.factor), rates[1] / rates[0]
-        is_beyond = max(times, 1 / times) >= limit
-        error = f" ({'beyond' if is_beyond else 'within'} its error, {limit:.2g}x)"
-        error = " (extrapolated)" if before.unknown or after.unknown else error
-        longer = f"\n  To start as far below it, a linear warm-up needs {1 / times:.2g} times as many steps." * (
-            times < 1
-        )
-        lines.append(_STEPS.format(float(f"{times:.2g}"), error, "less" if times > 1 else "more", longer))
-        sides[times < 1].extend([f"AdamW's critical rate {float(f'{times:.2g}'):,g}x{error}"] * is_beyond)
+    verdict += ["AdamW, Muon: even layers are no gain, because their steps hardly depend on gradient sizes."]
+    verdict += [f"{_safer_step(before, after, stack, changed, sides)}Step 1 does not decide which trains better."]
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
@@ -244,10 +229,36 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
         shares = (100.0 * (1.0 - growth**-2) for growth in growths)
         sides[1].append(_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor))))
-    listed = [f"  Choice under AdamW: {_CHOICES[bool(sides[0]), bool(sides[1])]}; short training runs decide."]
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
-    listed[:0] = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
-    return lines + [part for line in listed for part in textwrap.wrap(line, 114, subsequent_indent="  ")]
+    listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
+    above, below = (
+        [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
+        for lines in (verdict, listed)
+    )
+    return above, [_LOST] * bool(lost) + below
+
+
+def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides: tuple[list[str], list[str]]) -> str:
+    # State which network has the larger critical rate of AdamW, and add a difference beyond its error to gain or cost.
+    rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
+    if not (rates[0] and rates[1]):
+        return ""
+    limit, times = max(before.factor, after.factor), rates[1] / rates[0]
+    larger = max(times, 1.0 / times)
+    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit
+    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
+    error = "extrapolated" if before.unknown or after.unknown else error
+    if not is_beyond:
+        return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error}). "
+    sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
+    names = ("the network without the change", "the changed network")
+    if stack.placement != changed.placement:
+        names = TITLES[stack.placement], TITLES[changed.placement]
+    safer, other = names if times < 1 else names[::-1]
+    return (
+        f"AdamW: {safer} has the safer first step, with a critical rate {size} as large ({error}); to start as far "
+        f"below its own, {other} needs a linear warm-up {size} as long. "
+    )
 
 
 def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:

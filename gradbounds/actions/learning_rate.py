@@ -1,6 +1,7 @@
 """The view `gradbounds predict --learning-rate`: the effect of step 1 on the loss at one learning rate."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,15 +38,21 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
 from theory.stack.optimizers import NAMES, Optimizer
 
-INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
+# Rates of public AdamW runs, divided by step 1's critical rate (docs/report.md, rates of public runs). PEAKS: the
+# lowest and the highest peak of a warm-up that trained, and the number of models. RAMPS, of 15 to 100 steps: the rate
+# from which runs blew up, their number, the number of all that blew up, and the highest rate that trained.
+PEAKS, RAMPS = (0.69, 58, 7), (0.66, 6, 7, 3.3)
+_RUNS = (
+    "Published AdamW models ({2}, all successes) had warm-up peaks of {0:g} to {1:g} times step 1's critical rate; "
+    "this peak is {3}. Ramps of up to 100 steps blew up from {4:g} times on ({5} of {6} failures) and trained at up to "
+    "{7:g} times."
+)
 _MOST = 1e100  # learning rate, whose square is finite
+# The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
+# holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
+# small changes of logits and weights.
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
-"""The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
-
-It holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
-small changes of logits and weights.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class RateOfStep:
     @property
     def region(self) -> str:
         """Describe in words whether the quadratic approximation of the loss holds at this learning rate."""
-        return (INSIDE, EDGE, _BEYOND)[
+        return ("inside", "at the edge", _BEYOND)[
             max(
                 sum(value > limit for limit in limits)
                 for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -102,7 +109,7 @@ class RateOfStep:
 
 def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
-    warmup_steps: int | None = None, plan: bool = False,
+    warmup_steps: int | None = None, epsilon: float = 1e-8, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
@@ -113,8 +120,9 @@ def predict_rate(
     check_count("batch", batch, 1)
     if warmup_steps is not None:
         check_count("warmup_steps", warmup_steps, 1)
-    if not 0.0 < rate <= _MOST:
-        raise ValueError(f"learning_rate must be a positive number of at most {_MOST:g}, got {rate!r}.")
+    for name, number in (("learning_rate", rate), ("adam_epsilon", epsilon)):
+        if not 0.0 < number <= _MOST:
+            raise ValueError(f"{name} must be a positive number of at most {_MOST:g}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if missing := gaps(replace(stack, tokens=2), "first_step"):
@@ -122,8 +130,7 @@ def predict_rate(
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
-    # The factor of the batch needs SGD's step.
-    solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}
+    solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
     cost = cost_of_steps(stack, [*solved], batch)
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
@@ -131,10 +138,10 @@ def predict_rate(
         what = f"loss after step 1 at {first:.3g}, critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step of {len(optimizers)} optimizers", cost), one_numpy_thread():
-        by_name = batch_steps(stack, optimizers, batch, law)
+        moves = batch_steps(stack, optimizers, batch, law)
         vectors = learned_vectors(stack, family_of(notes, of), notes)
-        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, by_name, vectors)
-    if failed := [name for name, step in by_name.items() if step.critical_rate <= 0]:
+        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
+    if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
         others = " ".join(name for name in optimizers if name not in failed)
         raise ValueError(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
@@ -142,9 +149,9 @@ def predict_rate(
         )
     limits = {
         name: (0.0, math.inf) if scale is None or name not in RATE_RANGES else rate_range(stack, scale, name)
-        for name in by_name
+        for name in moves
     }
-    steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in by_name.items()]
+    steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     range_of = f"range, {evidence(scale or 0.0)}"
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
@@ -152,18 +159,23 @@ def predict_rate(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
+            *_verdicts(rate, warmup_steps, steps), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", "", *_table(steps, range_of), "",
-            *_sentences(rate, warmup_steps, steps), *slowed, *_LIMITS,
-            *[_UNSCALED] * (scale is None), _MUON if "muon" in optimizers else "Muon: add --optimizer adam muon.",
-            *([_FAR.format(scale)] if scale is not None and scale < LEAST_MEASURED else []),
-            *drawn_lines(notes), *note_lines(notes),
+            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
+            *textwrap.wrap(_LIMITS, 118), *slowed, *[_UNSCALED] * (scale is None),
+            *[_FAR.format(each) for each in (scale,) if each is not None and each < LEAST_MEASURED],
+            *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
 
 
 def kernel_scale(
-    stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep], vectors: Sequence[str] = ()
+    stack: Stack,
+    law: TextLaw,
+    batch: int,
+    steps: Mapping[Optimizer, BatchStep],
+    vectors: Sequence[str] = (),
+    epsilon: float = 1e-8,
 ) -> tuple[float | None, list[str]]:
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
@@ -183,10 +195,10 @@ def kernel_scale(
     squares = scale.grad_sq(batch)
     whole = sum(float(np.nansum(square)) for square in squares.values())
     norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
-    factor, where = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2)
+    factor, where = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"AdamW's epsilon (1e-8, gradients clipped to norm 1) slows {where} to {factor:.1g}x. Rates are for epsilon 0."
+        f"AdamW's epsilon ({epsilon:.0e}, gradients clipped to norm 1) slows {where} to {factor:.1g}x; rates are for 0."
     ] * ("adam" in steps and bool(where))
 
 
@@ -205,37 +217,40 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
     return table_lines(head, rows)
 
 
-def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
-    # States for every optimizer whether step 1 lowers the loss, and when a warm-up passes a critical rate with a range.
+def _verdicts(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
+    # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
-    for each in steps:
-        critical = each.step.critical_rate
-        lines.append(
-            f"{NAMES[each.optimizer]}: {each.rate:.3g} is {each.rate / critical:.2g} times the critical rate. "
-            f"The loss {each.sign} in step 1."
-        )
+    for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
+        critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
+        plan = ""
         if 0.0 < early < 1.0 and warmup_steps:
             first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
-            until = f"to {last}" if late <= 1.0 else "at the earliest, perhaps never,"
-            lines.append(
-                (
-                    f"  The warm-up exceeds step 1's critical rate from step {middle} of {warmup_steps} on "
-                    f"({first} {until} by its range).\n"
-                    if share < 1.0
-                    else f"  The warm-up may exceed step 1's critical rate from step {first} of {warmup_steps} on.\n"
-                )
-                + "  Whether those steps are safe is unknown: training changes the critical rate."
+            until = f"to {last}" if late <= 1.0 else "at the earliest, perhaps never"
+            plan = (
+                f" The warm-up passes that rate at step {middle} of {warmup_steps} ({first} {until}) and ends at "
+                f"{1.0 / share:.2g} times it."
+                if share < 1.0
+                else f" The warm-up may pass that rate from step {first} of {warmup_steps} on."
             )
         elif 0.0 < early < 1.0:
             warmed = f", as in a linear warm-up of at least {math.ceil(1 / early):,} steps to {rate:g}"
-            lines.append(f"  Step 1 lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}.")
-    return lines
+            plan = f" It lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}."
+        elif early >= 1.0 and warmup_steps:
+            plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
+        lines.append(
+            f"{NAMES[each.optimizer]}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss "
+            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}"
+        )
+        if each.optimizer == "adam" and warmup_steps and share < 1.0:
+            place = "above" if share * PEAKS[1] < 1.0 else "below" if share * PEAKS[0] > 1.0 else "among them"
+            lines.append(_RUNS.format(*PEAKS, place, *RAMPS))
+    return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
 _FAR = (
-    "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions, and errors of\n"
-    "rates were measured only where that factor is at least 0.2."
+    "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
+    "were measured only from 0.2 on)."
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
@@ -248,19 +263,11 @@ _UNSCALED = (
     "With small embeddings, they are far too small."
 )
 _LIMITS = (
-    "",
-    "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
-    "card prints a range at least as wide, by a quick estimate. --first-step concerns one sequence of tokens that all\n"
-    "differ.",
-    f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their",
-    f"norm; above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate.",
-    "The theory does not recommend a learning rate.",
-    f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss.",
-    f"In 8 of 10, the error of the second-order change was at most {ERRORS['curvature']:.0%}.",
-    "Measured critical rates were {:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the".format(
-        *(limit for limits in RATE_RANGES.values() for limit in limits)
-    ),
-    "predicted ones in 94 networks and in all 20 of a later list; with gated units, "
-    f"{GATED_RANGE[0]:g} to {GATED_RANGE[1]:g} times in 20.",
-    "The predicted step does not change biases, norm gains, position tables or an untied embedding table.",
-)
+    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. Measured critical rates were "
+    "{:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the predicted ones in 94 networks and in "
+    "all 20 of a later list; with gated units, {:g} to {:g} times in 20. The card's range is a wider, quick estimate. "
+    f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
+    f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error was at most {ERRORS['gain']:.0%} "
+    f"to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order in 8 of 10. The "
+    "predicted step does not change biases, norm gains, position tables or an untied embedding table."
+).format(*(limit for limits in RATE_RANGES.values() for limit in limits), *GATED_RANGE)

@@ -94,6 +94,17 @@ _REPEATED = {
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
 }
 _DRAWN_BY = "weights are initialized by"
+# The effect on training of a cause that only multiplies numbers, by words of the cause; {0} multiplies the norm.
+_HARMS = {
+    "loss scale": "only the log is wrong, because the scaler divides before the step",
+    **dict.fromkeys(
+        ("gradient is added", "gradient are", "gradient is divided", "gradient is a sum over"),
+        "AdamW's step stays the same except for epsilon, clipping at norm 1 acts from a norm of {1:.2g} on, and SGD "
+        "without clipping moves {0:.2g} times as far",
+    ),
+    "norm counts": "clipping at norm 1 leaves a norm of {1:.2g}, which slows SGD and hardly AdamW",
+    **dict.fromkeys(("norm is", "loss is"), "only the log is wrong"),
+}
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _ALONE = (
     "Step 1 is as predicted",
@@ -314,11 +325,12 @@ def predict_logged(
     texts = norms_of_texts(stack, text, healthy.line) is not None
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
+        verdict.lines[0], "",
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {batch_text(batch, stack.tokens, text, of_tokens)}.",
         *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=texts)),
-        "", *verdict.lines, *layer_lines(layers, unmatched), "",
+        "", *verdict.lines[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []),
         *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, verdict.causes, read.line), "",
@@ -477,10 +489,34 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         * (cause.tried > 1)
         for cause in near
     ]
-    return lines + [
-        "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
-        f"{'; '.join(shown_by)}."
-    ] * (len(near) > 1 and bool(shown_by))
+    return (
+        lines
+        + _harm_lines(near, healthy.line.norm)
+        + [
+            "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
+            f"{'; '.join(shown_by)}."
+        ]
+        * (len(near) > 1 and bool(shown_by))
+    )
+
+
+def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
+    """State for causes that only multiply numbers whether they change training.
+
+    AdamW's step m/(√v + ε) does not depend on a constant factor of all gradients, except through ε. Clipping to norm 1
+    divides by the norm that it computes, if this exceeds 1.
+
+    Args:
+        causes: causes that explain a log.
+        norm: the predicted gradient norm.
+    """
+    parts = [
+        f"if {cause.words.partition(' over ')[0]}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"
+        for cause in causes
+        for effect in [next((words for what, words in _HARMS.items() if what in cause.words), "")]
+        if effect
+    ]
+    return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)
 
 
 def off_words(healthy: Cause, printed: LogLine) -> list[str]:

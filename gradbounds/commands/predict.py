@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Changes = network(Stack(), several=("tokens",))
 
 NEEDS = {
-    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch or like or config",
+    "latex": "bound", "logged_as": "logged", "logged": "batch or like or config", "text": "batch or like or config",
     "learning_rate": "batch or like or config",
-    "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
+    "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate", "adam_epsilon": "learning_rate",
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "two logs"), ", which take seconds."),
@@ -106,14 +106,23 @@ class Predict(ModelFlags):
     logged: Annotated[
         tuple[tuple[Path, ...], ...],
         tyro.conf.UseAppendAction,
-        optional("training log to judge, or two to compare; requires --batch", "FILE [FILE]"),
+        optional("training log to judge, or two to compare, for --batch or the card's batch", "FILE [FILE]"),
     ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     learning_rate: Annotated[
         float | None,
         optional("change of the loss in step 1 at learning rate R, for --batch or the card's batch", "R"),
     ] = None
-    warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
+    warmup_steps: Annotated[
+        int | None,
+        Flag(
+            help="steps of a linear warm-up; requires --learning-rate",
+            metavar="N",
+            aliases=("--warmup",),
+            help_behavior_hint="",
+        ),
+    ] = None
+    adam_epsilon: Annotated[float, Flag(help="AdamW's epsilon; requires --learning-rate", metavar="E")] = 1e-8
 
     def run(self) -> "Result":
         """Predict a network, and print the view of the result that the flags choose.
@@ -147,7 +156,7 @@ class Predict(ModelFlags):
             )  # fmt: skip
             if result is not None:
                 return result
-        elif self.batch is not None or self.learning_rate is not None:
+        elif self.batch is not None or self.learning_rate is not None or logs:
             return self._of_batch(changes, self.batch, logs, limits)
         if several:
             from gradbounds.actions.lengths import predict_lengths
@@ -177,17 +186,17 @@ class Predict(ModelFlags):
     ) -> "Result":
         # Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs.
         from gradbounds.actions.batch import predict_batch, resolve_batch
+        from gradbounds.actions.card import BATCH, at_context
 
-        if len(logs) > 1 and batch is not None:
+        if len(logs) > 1:
             from gradbounds.actions.logged_pair import compare_logs, judged_quickly
 
+            batch = batch or BATCH
             stack, notes = self.description.read(changes)
             tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
             judge = partial(judged_quickly, {**changes, "tokens": tokens}, batch, self.description)
             return compare_logs(logs, batch, replace(stack, tokens=tokens), logged_as=self.logged_as, judge=judge)
         if batch is None:
-            from gradbounds.actions.card import BATCH, at_context
-
             batch, asked = BATCH, at_context(changes, self.description, limits, self.text)
             asked = replace(asked, of_tokens=f"{asked.of_tokens}, as on the card (--batch S)")
         else:
@@ -197,7 +206,7 @@ class Predict(ModelFlags):
 
             return predict_rate(
                 asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
-                plan=self.dry_run,
+                epsilon=self.adam_epsilon, plan=self.dry_run,
             )  # fmt: skip
         if not logs:
             limits |= {"plan": self.dry_run, "every_layer": self.all}

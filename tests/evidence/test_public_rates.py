@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from gradbounds.actions.batch import Asked
+from gradbounds.actions.learning_rate import predict_rate
+from gradbounds.described_network import Description
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory.configurations import stack_from_config
 from theory.first_step.batch_step import ERRORS, batch_steps
@@ -30,6 +33,17 @@ def step_of(network: dict[str, Any], optimizer: str, batch: int) -> dict[str, fl
     return {"critical rate": step.critical_rate, "rate of a tenth": 0.1 / largest}
 
 
+def step_before_a_peak(run: dict[str, Any]) -> dict[str, float]:
+    """The critical rate of step 1 of a warm-up, as `predict --learning-rate` prints it."""
+    given = (
+        Asked({"tokens": run["tokens"]}, "english"),
+        run["batch"],
+        Description(like=run["like"], drawn_by=run["drawn_by"]),
+    )
+    table = predict_rate(*given, run["rate"], ["adam"], warmup_steps=run["steps"]).tables["learning_rate"]
+    return {"critical rate": float(table["critical_rate"][0])}
+
+
 def agrees(run: dict[str, Any], critical: float) -> bool | None:
     """Return whether a run blew up at no less than the critical rate, or trained at no more; None without a rate."""
     if "rate" not in run:
@@ -48,7 +62,8 @@ def test_learning_rates_of_public_runs(kept_folder):
             rows.append(
                 {"network": network["name"]} | run | step | {"agrees": agrees(run, step["critical rate"])}
             )  # fmt: skip
-    record("public-rates", {"runs": [rounded(row) for row in rows]})
+    peaks = [run | kept_case(kept_folder, run["like"], partial(step_before_a_peak, run)) for run in CONTENT["warmup"]]
+    record("public-rates", {"runs": [rounded(row) for row in rows], "warmups": [rounded(row) for row in peaks]})
     misses = [f"{row['network']} {row['optimizer']} {row['batch']}" for row in rows if row["agrees"] is False]
     if misses:
         pytest.xfail(f"off are {misses} (docs/report.md)")

@@ -61,7 +61,13 @@ BAD = [
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
     (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires --config or --like, got x without them."),
-    (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
+    (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement=peri?"),
+    (("predict", "--compare", "norm=Peri-LN"), "got 'norm=Peri-LN'. Did you mean placement=peri?"),
+    (("predict", "--compare", "peri"), "got 'peri'. Did you mean placement=peri?"),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--adam-epsilon", "-1"),
+        "--adam-epsilon must be a positive number of at most 1e+100, got -1.0.",
+    ),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (
         ("predict", "--compare", "width=8", "--compare", "depth=2"),

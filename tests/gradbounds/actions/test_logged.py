@@ -64,7 +64,7 @@ def judged(tmp_path, loss, norm, text="distinct", fields=FIELDS, **apart):
 def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 1.9 * healthy.norm_deviation)
     assert (result.values["as_it_should_be"], result.alarm) == (True, False)
-    assert re.match(r"\S+log\.jsonl: .*\nTheory: .*\n  loss .*\n  grad.*\n\nStep 1 is as predicted\.\n", str(result)), (
+    assert re.match(r"Step 1 is as predicted\.\n\n\S+log\.jsonl: .*\nTheory: .*\n  loss .*\n  grad.*\n", str(result)), (
         "answer first"
     )
 
@@ -254,7 +254,10 @@ def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart
         for words, norm in (("the gradient is added up over 8 steps", 91.0), ("the norm is squared", 129.0),
                             ("the norm counts 64 times the parameters that 64 devices share", 92.0))
     ]  # fmt: skip
-    *_, first, second, third, apart = logged._off_lines(healthy, log, causes, [])
+    *_, first, second, third, harm, apart = logged._off_lines(healthy, log, causes, [])
+    assert "the gradient is added up, AdamW's step stays the same except for epsilon, clipping at norm 1 acts" in harm
+    assert "from a norm of 0.13 on, and SGD without clipping moves 8 times as far; if the norm is squared, only" in harm
+    assert "devices share, clipping at norm 1 leaves a norm of 0.12, which slows SGD and hardly AdamW; if" in harm
     assert ("counts 64" in first, "over 8" in second, "squared" in third) == (True, True, True)
     assert "halve the norm; if the norm is squared, twice the loss gives 4 times the norm; if shared" in apart
 
@@ -286,6 +289,8 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     assert not said["as_it_should_be"]
     causes = said["causes"]["rows"] if isinstance(said["causes"], dict) else said["causes"]
     assert causes[0]["cause"] == "weights are initialized by OLMo's code (olmo)"
+    assert main(["predict", "--config", str(file), "--tokens", "8", "--patterns", "2", "--logged", str(log)]) in (0, 1)
+    assert re.search(r"at 64 sequences of 8 tokens.*, as on the card", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +349,10 @@ def test_bad_logs_are_one_line(tmp_path, capsys, content, error):
 
 
 def test_what_logged_stands_with(tmp_path, capsys):
-    assert main(["predict", "--logged", "log"]) == 2 and "--logged requires --batch, got" in capsys.readouterr().err
+    assert (
+        main(["predict", "--logged", "log"]) == 2
+        and "--logged requires --batch or --like or --config, got" in capsys.readouterr().err
+    )
     assert main([*TINY, "log", "log", "--dry-run"]) == 2
     assert "--dry-run cannot be combined with two logs" in capsys.readouterr().err
 

@@ -167,7 +167,7 @@ def test_spellings_of_the_flag(tmp_path, capsys, spelled):
     [
         ("--batch 6 --logged {0} {1} {0}", "--logged must be one log or two, got 3."),
         ("--batch 6 --logged", "--logged must be followed by a log, or two."),
-        ("--logged {0} {1}", "--logged requires --batch, got '{0} {1}' without it."),
+        ("--logged {0} {1}", "--logged requires --batch or --like or --config, got '{0} {1}' without it."),
         ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with --text; theory judges"),
         ("--batch 6 --logged {0} none", "--logged must be a readable log, got 'none'"),
     ],
