@@ -175,7 +175,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "mean_hessian", "layer_growth"),
+        (*_RESPONSE[1:], *_SAMPLED, "mean_hessian", "layer_growth"),
         "experts",
         "no experts",
         "the contribution of a router has been derived only for gradients at initialization",

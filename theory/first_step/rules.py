@@ -16,6 +16,7 @@ from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import Optimizer
+from theory.stack.weights import gain, transform_gain
 
 RANGE_CUT = 1e-10
 """The share of the largest squared singular value of a gradient below which a direction counts as 0."""
@@ -358,6 +359,19 @@ class Branch:
         """
         chosen = [use for use in self.uses if use.role in matrices]
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
+
+    def deviation(self, deltas: Array, steps: Steps) -> Array:
+        return sign_deviation(self.last, deltas, steps[self.last.role])
+
+    def squared_sizes(self, optimizer, steps, gradients):
+        return {
+            use.role: (
+                squared_size(use, self.whole_gram(use.role, gradients), optimizer),
+                (transform_gain(self.stack) if use.role == "WH" else gain(self.stack, use.role)) * use.shape[1],
+            )
+            for use in self.uses
+            if use.role in steps or f"{use.role} signs" in steps
+        }
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
         """Return inner products, between tokens, of the gradients at a matrix's output, over all heads."""
