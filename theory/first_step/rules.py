@@ -15,6 +15,7 @@ from scipy.special import gamma, ndtri
 from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.kernels import Array
+from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
 from theory.stack.weights import gain, transform_gain
 
@@ -337,9 +338,11 @@ class Branch:
     """A part of the network with weight matrices: a branch, the output transform, or the embedding tables.
 
     Attributes:
+        stack: the network.
         uses: its matrices, in the order of the forward pass.
     """
 
+    stack: Stack
     uses: list[MatrixUse]
 
     @property
@@ -361,17 +364,31 @@ class Branch:
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
 
     def deviation(self, deltas: Array, steps: Steps) -> Array:
+        """Return samples of what a sign step adds to the residual stream beyond C Δ, (samples, N).
+
+        Args:
+            deltas: samples of a coordinate of the gradients at the branch's output, (samples, N).
+            steps: steps of its matrices.
+        """
+        assert self.last is not None, "a matrix adds to the residual stream"
         return sign_deviation(self.last, deltas, steps[self.last.role])
 
-    def squared_sizes(self, optimizer, steps, gradients):
+    def squared_sizes(self, optimizer: Optimizer, steps: Steps, gradients: Gradients) -> dict[str, Array]:
+        """Return the mean squared norms of each stepped matrix's step and of its weights, (2,) by role.
+
+        Args:
+            optimizer: name of the optimizer.
+            steps: steps of the matrices.
+            gradients: gradients from which the step was made.
+        """
         return {
-            use.role: (
+            use.role: np.array([
                 squared_size(use, self.whole_gram(use.role, gradients), optimizer),
                 (transform_gain(self.stack) if use.role == "WH" else gain(self.stack, use.role)) * use.shape[1],
-            )
+            ])
             for use in self.uses
             if use.role in steps or f"{use.role} signs" in steps
-        }
+        }  # fmt: skip
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
         """Return inner products, between tokens, of the gradients at a matrix's output, over all heads."""

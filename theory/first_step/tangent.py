@@ -39,7 +39,7 @@ import numpy as np
 from theory.coverage import has_experts, holds_words
 from theory.first_step.attention import FixedAttention, RandomAttention
 from theory.first_step.embeddings import Embeddings, table_shapes
-from theory.first_step.experts import ExpertUnits
+from theory.first_step.experts import Experts
 from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel
 from theory.first_step.output_matrix import WordSteps
 from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_rule
@@ -55,7 +55,7 @@ from theory.mean_field.tied.gradient import Gradient, Place
 from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
 
-AnyBranch = FixedAttention | RandomAttention | FeedForward | ExpertUnits
+AnyBranch = FixedAttention | RandomAttention | FeedForward | Experts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -457,8 +457,8 @@ class TwoPassSolution:
         for branches, moves, at in zip(self._places_with_parameters[1:], steps[1:], down.matrices[1:], strict=True):
             for branch in branches:
                 for role, (square, size) in branch.squared_sizes(optimizer, moves, at).items():
-                    updates.setdefault(role, []).append(square)
-                    weights.setdefault(role, []).append(size)
+                    updates.setdefault(role, []).append(float(square))
+                    weights.setdefault(role, []).append(float(size))
         return _arrays_by_role(updates), _arrays_by_role(weights)
 
     @property
@@ -481,7 +481,7 @@ def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, sampl
     """Return the branch of one sub-layer, with samples of a seed."""
     stack, tied = inside.step.stack, holds_words(inside.step.stack)
     if inside.step.kinds == ("units",) and has_experts(stack):
-        return ExpertUnits(stack, inside.given, inside.attended[0], seed, samples)
+        return Experts(stack, inside.given, inside.attended[0].route.weights[0], seed, samples)
     if inside.step.kinds == ("units",):
         return (TiedFeedForward if tied else FeedForward)(stack, tokens, inside.given, seed, samples)
     if inside.attended is None:
