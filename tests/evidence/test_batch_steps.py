@@ -35,7 +35,7 @@ pytestmark = [
 
 VOCAB, TOKENS = 2048, 32
 KINDS = "untied", "tied"
-DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 32: 2, 48: 1, 64: 1, 128: 1}
+DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 24: 2, 32: 2, 48: 1, 64: 1, 128: 1}
 
 
 def listed(
@@ -72,6 +72,16 @@ EXPERTS = [
         (1, 4, 16, 32)[(k + k // 2) % 4], optimizer,
     )
     for optimizer in ("adam", "sgd") for k in range(16)
+]  # fmt: skip
+# Twelve others for the ranges of `--learning-rate`, which EXPERTS set, fixed before any was drawn.
+EXPERTS_HELD = [
+    (
+        (96, 160, 224)[k % 3], (2, 3, 5)[(k + k // 3) % 3],
+        f"experts {('qwen', 'unit')[k % 2]} {(8, 16, 64)[(k + k // 2) % 3]} {(2, 4, 8)[k // 2 % 3]} "
+        f"{('text', 'random')[k % 4 == 2]}",
+        (1, 2, 8, 24)[(k + k // 4) % 4], optimizer,
+    )
+    for optimizer in ("adam", "sgd") for k in range(12)
 ]  # fmt: skip
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
@@ -200,6 +210,7 @@ def test_batch_steps(kept_folder):
             (RANGED, 5000),
             (HELD, 6000),
             (EXPERTS, 7000),
+            (EXPERTS_HELD, 8000),
         )
         for case in chosen
     }
