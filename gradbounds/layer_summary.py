@@ -249,7 +249,7 @@ def _step_lines(
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     slow, where = slowest
-    has_rate = has_run and not gaps(replace(stack, tokens=2), "first_step")
+    has_rate = has_run and not (stack.experts or gaps(replace(stack, tokens=2), "first_step"))
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
     who = "used experts" if stack.experts else "layers"
     steps = [f"gradient sizes cancel: {who} move {far}"]

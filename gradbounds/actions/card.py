@@ -55,6 +55,7 @@ from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
+    EXPERT_RANGES,
     GATED_RANGE,
     LEAST_MEASURED,
     POSITIONS,
@@ -352,7 +353,7 @@ def _first_step_of_run(
 def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
     """Return the smallest and largest measured critical rate divided by the predicted one.
 
-    They contain the rates of 9 in 10 networks at least.
+    They contain the rates of 9 in 10 networks at least. The result is (0, inf) where no network was measured.
 
     Args:
         stack: the network.
@@ -360,6 +361,8 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         optimizer: one of `RATE_RANGES`.
     """
     low, high = GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    if stack.experts:
+        low, high = EXPERT_RANGES.get(optimizer if stack.router_norm == "sum" else "", (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
@@ -381,7 +384,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack)
     if not counts:
-        return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
+        takes = duration(cost_of_steps(batch, [*RATES], BATCH).seconds)
+        reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
+        return {"no_rule": f"omitted, because {reason}: {_RATE_VIEW}"}
     networks, critical = None if fine else _networks(stack), dict[Optimizer, float]()
     for count in counts:
         try:
@@ -414,10 +419,12 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
 
 def _positions(stack: Stack) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
+    # With experts, there is none: the error of fewer positions is not measured.
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
         if count <= stack.vocab
+        and not stack.experts
         and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     return [*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]] if soon else []

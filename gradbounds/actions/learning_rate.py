@@ -26,6 +26,7 @@ from theory.configurations.vectors import learned_vectors
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
+    EXPERT_RANGES,
     GATED_RANGE,
     LEAST_MEASURED,
     RATE_RANGES,
@@ -262,5 +263,8 @@ _LIMITS = (
     ),
     "predicted ones in 94 networks and in all 20 of a later list; with gated units, "
     f"{GATED_RANGE[0]:g} to {GATED_RANGE[1]:g} times in 20.",
+    "With experts whose weights add up to 1, they were {:g} to {:g} (SGD) and {:g} to {:g} (AdamW) times in 28.".format(
+        *(limit for limits in EXPERT_RANGES.values() for limit in limits)
+    ),
     "The predicted step does not change biases, norm gains, position tables or an untied embedding table.",
 )

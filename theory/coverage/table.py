@@ -239,6 +239,20 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
+        "a shared expert",
+        "no shared expert (shared_ratio 0)",
+        "the motion of a shared expert is not derived",
+        lambda stack: stack.shared_ratio > 0.0,
+    ),
+    Gap(
+        ("first_step",),
+        "tied embeddings with experts",
+        "untied embeddings or no experts",
+        "the overlap of tokens with the gradients of experts is derived only for gradients at initialization",
+        lambda stack: holds_words(stack) and has_experts(stack),
+    ),
+    Gap(
+        ("first_step",),
         "two residual streams",
         "one stream",
         "the motion of the second residual stream is not derived",
