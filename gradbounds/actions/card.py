@@ -89,8 +89,8 @@ _LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 
 # Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
-# else the change is that of one sequence. Qwen3-30B-A3B then has ratios for 160 tokens within 7% of those for 40960
-# (WQ and WK: 30%).
+# else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
+# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B for 512 tokens within 1% of those for 131072 (WK: 11%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
@@ -587,12 +587,13 @@ def _change_lines(
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
     loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
-    of = f"at {change.tokens} tokens" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
-    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
+    of = "" if change.tokens else f"; for one sequence of {tokens_text(tokens)}"
+    of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
     effect = change.effect
     if run is not None and (change.norms or change.tokens):
         error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
         effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
+        effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
@@ -600,7 +601,7 @@ def _change_lines(
     return [
         card_row(
             "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}",
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
 
