@@ -90,7 +90,7 @@ _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 
 # Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
 # else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
-# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B for 512 tokens within 1% of those for 131072 (WK: 11%).
+# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.

@@ -173,7 +173,7 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
 
 @lru_cache(maxsize=8)
 def _loads_by_cosine(experts: int, chosen: int) -> Array:
-    """Return the fullest expert's mean share of the tokens, and how many experts get few, at every cosine, (2, cosines).
+    """Return the fullest expert's mean share of tokens, and how many experts get few, at every cosine, (2, cosines).
 
     Given a network, logits have a part that all tokens share, whose variance is the cosine c, and a part of each
     token. The share of an expert is the probability that its logit is among the k largest. It is "few" below a tenth of
