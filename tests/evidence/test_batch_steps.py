@@ -123,14 +123,13 @@ def stack(width: int, depth: int, kind: str) -> Stack:
         "placement": "pre", "output_projection": "random", "activation": "gelu", "ffn_ratio": 4.0,
     }  # fmt: skip
     if kind.startswith("experts"):
-        _, size, experts, chosen, _ = kind.split()
-        scale = 0.02 * 2048**0.5 if size == "qwen" else 1.0
-        fields |= {
+        scale = 0.02 * 2048**0.5 if "qwen" in kind else 1.0
+        return Stack(**fields | {
             "ffn": "gated", "activation": "silu", "ffn_ratio": 0.75, "normalization": "rms", "rotary": 1.0,
-            "heads": width // 32, "query_key_norm": "head", "experts": int(experts), "experts_per_token": int(chosen),
-            "router_norm": "sum", "query_key_scale": scale, "output_scale": scale, "init_std": scale * width**-0.5,
-        }  # fmt: skip
-        return Stack(**fields, embedding_scale=0.02 if size == "qwen" else 1.0)
+            "heads": width // 32, "query_key_norm": "head", "experts": int(kind.split()[2]),
+            "experts_per_token": int(kind.split()[3]), "router_norm": "sum", "query_key_scale": scale,
+            "output_scale": scale, "init_std": scale * width**-0.5, "embedding_scale": 0.02 if "qwen" in kind else 1.0,
+        })  # fmt: skip
     if kind in ("gated", "llama"):
         fields |= {"ffn": "gated", "activation": "silu", "ffn_ratio": 2.5, "normalization": "rms", "rotary": 1.0}
     if kind in ("untied", "gated"):

@@ -87,14 +87,11 @@ class Experts(Branch):
             gradients: gradients at the matrices.
             steps: steps of the matrices.
         """
-        gram = gradients["W2"].gram
-        c, energy = np.zeros((2, *gram.shape))
+        c, energy = np.zeros((2, *(gram := gradients["W2"].gram).shape))
         for _, at, count, products, mlp, own, moves in self._each(gradients, steps):
-            given = TokenMotion(moved.coefficients[at], moved.overlaps[at], moved.energy[at])
-            motion = mlp.up(given, own, moves)
-            along = motion.coefficients @ own["W2"].gram @ motion.coefficients.mT
-            c[at] += count * products * motion.coefficients
-            energy[at] += count * products * (motion.energy - along)
+            motion = mlp.up(TokenMotion(moved.coefficients[at], moved.overlaps[at], moved.energy[at]), own, moves)
+            c[at] += count * products * (by_gradient := motion.coefficients)
+            energy[at] += count * products * (motion.energy - by_gradient @ own["W2"].gram @ by_gradient.mT)
         return TokenMotion(c, moved.overlaps, energy + c @ gram @ c.mT)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
