@@ -5,8 +5,9 @@ tokens with p_ie > 0 only, and p_ie multiplies its output and its gradient. A st
 Σ_ej p_ie C^e_ij p_je g_j, where C^e follows from the expert's own gradients p_je g_j. Experts without tokens do not
 move. Experts with the same tokens have the mean of their products p_ie p_je.
 
-The router's step is left out. In 16 sampled networks it changed AdamW's critical rate by at most 1.2%
-(tests/evidence/test_batch_steps.py).
+The router is left out. Its step changed AdamW's critical rate by at most 1.2% in 16 sampled networks
+(tests/evidence/test_batch_steps.py). The gradients that it passes to the layers below, and the motion of its input,
+raise the predicted gain by 1 to 3% and the curvature by 4 to 9% (two networks of 4 experts, widths 128 and 256).
 
 Source: this project.
 """
