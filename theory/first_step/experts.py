@@ -1,13 +1,13 @@
 """Experts in one optimizer step: the MLPs of a layer, each with the tokens that its router sends to it.
 
-The weights p_ie of the experts are held fixed. So Σ_e p_ie F_e(u_i) is a sum of independent MLPs: expert e has the
+The weights p_ie of the experts are held fixed. So Σ_e p_ie F_e(u_i) is a sum of independent MLPs. Expert e has the
 tokens with p_ie > 0 only, and p_ie multiplies its output and its gradient. A step moves the sum by
 Σ_ej p_ie C^e_ij p_je g_j, where C^e follows from the expert's own gradients p_je g_j. Experts without tokens do not
 move. Experts with the same tokens have the mean of their products p_ie p_je.
 
 The router is left out. Its step changed AdamW's critical rate by at most 1.2% in 16 sampled networks
-(tests/evidence/test_batch_steps.py). The gradients that it passes to the layers below, and the motion of its input,
-raise the predicted gain by 1 to 3% and the curvature by 4 to 9% (two networks of 4 experts, widths 128 and 256).
+(tests/evidence/test_batch_steps.py). It also passes gradients to the layers below, and moves with its input. Both raise
+the predicted gain by 1 to 3% and the curvature by 4 to 9%, in two networks of 4 experts with widths 128 and 256.
 
 Source: this project.
 """
@@ -36,8 +36,8 @@ class Experts(Branch):
         weights: weights of the experts for all tokens, (N, E).
         seed: random seed of the samples.
         samples: largest number of samples for each expert.
-        parts: for every set of tokens that experts have: the indices of pairs of these tokens, the number of such
-            experts, the mean product of their weights of two tokens, and the MLP of one of them.
+        parts: a tuple for every set of tokens that experts have. Its entries are the indices of pairs of tokens, the
+            number of experts, the mean product of their weights, and the MLP of one of them.
         uses: the matrices of one expert.
     """
 

@@ -364,7 +364,7 @@ class Branch:
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
 
     def deviation(self, deltas: Array, steps: Steps) -> Array:
-        """Return samples of what a sign step adds to the residual stream beyond C Δ, (samples, N).
+        """Return samples of the change of the branch's output by a sign step beyond C Δ, (samples, N).
 
         Args:
             deltas: samples of a coordinate of the gradients at the branch's output, (samples, N).

@@ -198,9 +198,9 @@ def _loads_by_cosine(experts: int, chosen: int) -> Array:
 def rarely_chosen(stack: Stack, fullest: float) -> float:
     """Return the mean number of experts with less than a tenth of an even share of the tokens.
 
-    In layers 1, 2, 5 and 8 of two sampled networks (width 256, 8 of 128 experts, 32,768 tokens of captions), 75, 96, 95
-    and 86 of 128 experts had less; the result is 68, 94, 80 and 71. How many have no token at all depends on the few
-    tokens that are least like the others, for which there is no rule: 2, 10, 19 and 18.
+    Two networks of width 256 with 8 of 128 experts were sampled, with 32,768 tokens of captions. In layers 1, 2, 5 and
+    8, 75, 96, 95 and 86 experts had less. The result is 68, 94, 80 and 71. Experts without any token were 2, 10, 19 and
+    18. Their number depends on the few tokens that are least like the others, and theory lacks a rule for it.
 
     Args:
         stack: the network.

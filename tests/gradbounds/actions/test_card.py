@@ -485,7 +485,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.{2 if tokens else 3}g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
-        rf"\n  {change} .*{'' if tokens else re.escape(effect)}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embedding_scale: ",
+        rf"\n  {change} .*{'' if tokens else re.escape(effect)}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embedding_",
         capsys.readouterr().out,
     )
 
