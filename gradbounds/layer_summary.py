@@ -24,6 +24,7 @@ from theory.configurations import Note
 from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
 from theory.first_step.rules import epsilon_factor
+from theory.mean_field.experts import rarely_chosen
 from theory.stack.weights import copies, gain, weight_shapes
 
 UNEVEN = 1.5
@@ -135,19 +136,21 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     weights = [note.value for note in notes if note.field == "router_aux_loss_coef"]
     weight = next((float(each) for each in weights if isinstance(each, int | float)), None)
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
-    added = f"{balance:.3g} times its weight"
-    added = added if weight is None else f"{weight * balance:.2g} ({weight:g} * {balance:.3g})"
-    change = "<0.1% to the norm" if (weight or 1.0) <= 0.02 else "unknown to the norm"
-    left_out = f"; a balancing loss would add {added} to the loss, {change}"
+    added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
+    change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
+    left_out = f"; the loss lacks the balancing loss, {added} ({change})"
     left_out *= stack.router_scores == "softmax" and weight != 0
     most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, "
     most *= bool(loads.max() > 1.1 * max(loads[[0, -1]]))
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
+    rare = f"; about {rarely_chosen(stack, loads[-1]):.0f} of {stack.experts} get under {even / 10:.1%}"
+    is_uneven = bool(loads.max() > 2 * even)
     return [
         card_row(
             "experts",
-            f"{reason * bool(loads.max() > 2 * even)}the fullest takes about {loads[0]:.0%} of all tokens in layer "
-            f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}){left_out}",
+            f"{reason * is_uneven}the fullest takes about {loads[0]:.0%} of tokens in layer "
+            f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}"
+            f"{rare * is_uneven}){left_out}",
         )
     ]
 
@@ -252,10 +255,10 @@ def _step_lines(
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     slow, where = slowest
-    has_rate = has_run and not gaps(replace(stack, tokens=2), "first_step")
+    has_rate = has_run and not (stack.experts or gaps(replace(stack, tokens=2), "first_step"))
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
-    who = "used experts" if stack.experts else "layers"
-    steps = [f"gradient sizes cancel: {who} move {far}"]
+    who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
+    steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
     if where:
         slower = f"but AdamW's epsilon slows {where} to {slow:.1g}x"
         steps = [card_row("AdamW, Muon", f"{steps[0]}, {slower}"), *[card_row("Muon", rate) for rate in rates]]

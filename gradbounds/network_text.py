@@ -360,10 +360,15 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     """List the fields of a configuration that are not predicted, have default values, or have no effect."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
-    neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
+    neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"} - {"router_aux_loss_coef"}))
     return [
         *unread_line(notes, len(notes)),
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
         *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
+        *(
+            f"The loss lacks the balancing loss, of weight router_aux_loss_coef = {note.value!r}."
+            for note in notes
+            if note.field == "router_aux_loss_coef" and note.value
+        ),
     ]

@@ -55,6 +55,7 @@ from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
+    EXPERT_RANGES,
     GATED_RANGE,
     LEAST_MEASURED,
     POSITIONS,
@@ -88,8 +89,8 @@ _LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 
 # Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
-# else the change is that of one sequence. Qwen3-30B-A3B then has ratios for 160 tokens within 7% of those for 40960
-# (WQ and WK: 30%).
+# else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
+# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
@@ -352,7 +353,7 @@ def _first_step_of_run(
 def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
     """Return the smallest and largest measured critical rate divided by the predicted one.
 
-    They contain the rates of 9 in 10 networks at least.
+    They contain the rates of 9 in 10 networks at least. The result is (0, inf) where no network was measured.
 
     Args:
         stack: the network.
@@ -360,6 +361,8 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         optimizer: one of `RATE_RANGES`.
     """
     low, high = GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    if stack.experts:
+        low, high = EXPERT_RANGES.get(optimizer if stack.router_norm == "sum" else "", (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
@@ -386,7 +389,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack)
     if not counts:
-        return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
+        takes = duration(cost_of_steps(batch, [*RATES], BATCH).seconds)
+        reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
+        return {"no_rule": f"omitted, because {reason}: {_RATE_VIEW}"}
     networks, critical = None if fine else _networks(stack), dict[Optimizer, float]()
     for count in counts:
         try:
@@ -417,10 +422,12 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
 
 def _positions(stack: Stack) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
+    # With experts, there is none: the error of fewer positions is not measured.
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
         if count <= stack.vocab
+        and not stack.experts
         and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     return [*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]] if soon else []
@@ -582,12 +589,13 @@ def _change_lines(
         return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
     before, after = change.losses
     loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
-    of = f"at {change.tokens} tokens" if change.tokens else f"for one sequence of {tokens_text(tokens)}"
-    of = "norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
+    of = "" if change.tokens else f"; for one sequence of {tokens_text(tokens)}"
+    of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
     effect = change.effect
     if run is not None and (change.norms or change.tokens):
         error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
         effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
+        effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
@@ -595,7 +603,7 @@ def _change_lines(
     return [
         card_row(
             "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{change.words}: then {effect}; {of}{loss}; {code}--compare {flags}",
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
 

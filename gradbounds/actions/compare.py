@@ -314,7 +314,7 @@ def _step(
         return step
     if asked.text is None or law_of(stack, asked.text) is None:
         return replace(step, unknown="critical rates, which require a text: --text english")
-    critical = critical_rates(stack, asked.text, result, fine=True)
+    critical = critical_rates(stack, asked.text, result, fine=not stack.experts)
     if "no_rule" in critical:
         return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}

@@ -27,6 +27,7 @@ from theory.configurations.vectors import learned_vectors
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
+    EXPERT_RANGES,
     GATED_RANGE,
     LEAST_MEASURED,
     RATE_RANGES,
@@ -265,9 +266,10 @@ _UNSCALED = (
 _LIMITS = (
     "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. Measured critical rates were "
     "{:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the predicted ones in 94 networks and in "
-    "all 20 of a later list; with gated units, {:g} to {:g} times in 20. The card's range is a wider, quick estimate. "
+    "all 20 of a later list; with gated units, {:g} to {:g} times in 20. With experts "
+    "whose weights add up to 1, they were {:g} to {:g} (SGD) and {:g} to {:g} (AdamW) times in 28. The card's range is a wider, quick estimate. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
     f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error was at most {ERRORS['gain']:.0%} "
     f"to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order in 8 of 10. The "
     "predicted step does not change biases, norm gains, position tables or an untied embedding table."
-).format(*(limit for limits in RATE_RANGES.values() for limit in limits), *GATED_RANGE)
+).format(*(limit for limits in (*RATE_RANGES.values(), GATED_RANGE, *EXPERT_RANGES.values()) for limit in limits))

@@ -118,8 +118,8 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
     optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
         "sgd": lambda params: torch.optim.SGD(params, lr=1.0),
         "normalized": lambda params: torch.optim.SGD(params, lr=1.0),
-        # Where a gradient is 0 so is its square, and 0/0 is not a step; no number is as small as this eps.
-        "adam": lambda params: torch.optim.Adam(params, lr=1.0, eps=1e-300),
+        # Where a gradient is 0 so is its square, and 0/0 is not a step; single precision has this eps.
+        "adam": lambda params: torch.optim.Adam(params, lr=1.0, eps=1e-37),
         "muon": lambda params: torch.optim.Muon(params, lr=1.0, weight_decay=0.0),
     }
     if optimizer == "polar":

@@ -23,7 +23,7 @@ from simulate.runs.inputs import network_inputs, source_inputs
 from theory.coverage import is_tied, require
 from theory.stack import Stack
 from theory.stack.initializations import NORMAL, Law
-from theory.stack.weights import gain, law, transform_gain, weight_shapes
+from theory.stack.weights import copies, gain, law, transform_gain, weight_shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +126,11 @@ class StackModule(nn.Module):
         for prefix, part in (("encoder_", stack.encoder), ("", stack)):
             if part is not None:
                 for layer in range(1, part.depth + 1):
-                    for role, (d_in, d_out) in weight_shapes(part).items():
-                        std = (gain(part.of_layer(layer), role) / d_in) ** 0.5
-                        self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, law=law(part))
+                    for role, shape in weight_shapes(part.of_layer(layer)).items():
+                        std = (gain(part.of_layer(layer), role) / shape[0]) ** 0.5
+                        for expert in range(copies(part.of_layer(layer), role)):
+                            end = f"_{layer}" + f"_{expert + 1}" * (expert > 0)
+                            self._add(prefix + role, end, shape, std, dtype, law=law(part))
         self._add("Wemb", "", (stack.width, stack.vocab), stack.output_scale * stack.width**-0.5, dtype)
         if stack.output_transform == "added":
             std = (transform_gain(stack) / stack.width) ** 0.5

@@ -35,7 +35,7 @@ pytestmark = [
 
 VOCAB, TOKENS = 2048, 32
 KINDS = "untied", "tied"
-DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 32: 2, 48: 1, 64: 1, 128: 1}
+DRAWS = {1: 4, 2: 4, 4: 4, 8: 2, 16: 2, 24: 2, 32: 2, 48: 1, 64: 1, 128: 1}
 
 
 def listed(
@@ -62,6 +62,27 @@ GATED = listed((256, 512), (2, 6), (1, 16, 64), ("gated", "llama"))
 RANGED = listed((320, 448), (2, 6), (1, 16, 64))
 # Twenty for the widened ranges, fixed before any was drawn.
 HELD = listed((192, 384), (2, 6), (1, 8, 64))
+# Sixteen networks with experts, fixed before any was drawn and before their rule was written. Kinds are "experts", the
+# size of embeddings and matrices (as Qwen3 at its own width, or unit embeddings), E, k and the law of ids.
+EXPERTS = [
+    (
+        (64, 128, 192, 256)[k % 4], (2, 3, 4, 6)[(k + k // 4) % 4],
+        f"experts {('qwen', 'unit')[k // 2 % 2]} {(8, 16, 32)[k % 3]} {(1, 2, 4)[k // 3 % 3]} "
+        f"{('text', 'random')[(k + k // 4) % 4 == 3]}",
+        (1, 4, 16, 32)[(k + k // 2) % 4], optimizer,
+    )
+    for optimizer in ("adam", "sgd") for k in range(16)
+]  # fmt: skip
+# Twelve others for the ranges of `--learning-rate`, which EXPERTS set, fixed before any was drawn.
+EXPERTS_HELD = [
+    (
+        (96, 160, 224)[k % 3], (2, 3, 5)[(k + k // 3) % 3],
+        f"experts {('qwen', 'unit')[k % 2]} {(8, 16, 64)[(k + k // 2) % 3]} {(2, 4, 8)[k // 2 % 3]} "
+        f"{('text', 'random')[k % 4 == 2]}",
+        (1, 2, 8, 24)[(k + k // 4) % 4], optimizer,
+    )
+    for optimizer in ("adam", "sgd") for k in range(12)
+]  # fmt: skip
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -83,7 +104,9 @@ LOGIT_MOVES = (0.5, 2.0)
 
 
 @lru_cache
-def words() -> np.ndarray:
+def words(kind: str = "text") -> np.ndarray:
+    if kind.endswith("random"):
+        return np.random.default_rng(0).integers(VOCAB, size=2**17)
     text = Path(TEXT).read_text(encoding="utf-8").split()
     ids = {word: k for k, (word, _) in enumerate(Counter(text).most_common(VOCAB))}
     return np.array([ids[word] for word in text if word in ids])
@@ -93,11 +116,20 @@ def stack(width: int, depth: int, kind: str) -> Stack:
     """A causal Pre-LN network with GELU units, tied as GPT-2, or with gated units, RMSNorm and rotary positions.
 
     "llama" has the initialization of Llama: a standard deviation of 0.02 for all matrices, embeddings included.
+    "experts qwen" has embeddings of 0.02, and matrices of the gain that Qwen3-30B-A3B has by its width.
     """
     fields: dict[str, Any] = {
         "width": width, "depth": depth, "tokens": TOKENS, "vocab": VOCAB, "heads": width // 64, "mask": "causal",
         "placement": "pre", "output_projection": "random", "activation": "gelu", "ffn_ratio": 4.0,
     }  # fmt: skip
+    if kind.startswith("experts"):
+        scale = 0.02 * 2048**0.5 if "qwen" in kind else 1.0
+        return Stack(**fields | {
+            "ffn": "gated", "activation": "silu", "ffn_ratio": 0.75, "normalization": "rms", "rotary": 1.0,
+            "heads": width // 32, "query_key_norm": "head", "experts": int(kind.split()[2]),
+            "experts_per_token": int(kind.split()[3]), "router_norm": "sum", "query_key_scale": scale,
+            "output_scale": scale, "init_std": scale * width**-0.5, "embedding_scale": 0.02 if "qwen" in kind else 1.0,
+        })  # fmt: skip
     if kind in ("gated", "llama"):
         fields |= {"ffn": "gated", "activation": "silu", "ffn_ratio": 2.5, "normalization": "rms", "rotary": 1.0}
     if kind in ("untied", "gated"):
@@ -107,10 +139,10 @@ def stack(width: int, depth: int, kind: str) -> Stack:
     return Stack(**fields, query_key_scale=scale, output_scale=scale, init_std=0.02)
 
 
-def problem(network: Stack, sequences: int, seed: int) -> Problem:
+def problem(network: Stack, sequences: int, seed: int, kind: str = "text") -> Problem:
     generator = np.random.default_rng(seed)
-    starts = generator.choice((len(words()) - 1) // TOKENS, sequences, replace=False) * TOKENS
-    windows = torch.as_tensor(words()[starts[:, None] + np.arange(TOKENS + 1)])
+    starts = generator.choice((len(words(kind)) - 1) // TOKENS, sequences, replace=False) * TOKENS
+    windows = torch.as_tensor(words(kind)[starts[:, None] + np.arange(TOKENS + 1)])
     model, loss = StackModule(network, seed, torch.float32, "sampled_step"), TokenLoss(sequences * TOKENS, 0.0)
     if network.embeddings == "tied":
         none = torch.zeros(1, TOKENS, network.width)
@@ -138,13 +170,13 @@ def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, first: int = 0) -> dict[str, Any]:
     network = stack(width, depth, kind)
-    law = TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
+    law = TextLaw.of_counts(np.bincount(words(kind), minlength=VOCAB))
     step = batch_steps(network, [optimizer], sequences, law)[optimizer]
     step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})[0]) or 1.0)
     rates = [move / step.logit_move for move in LOGIT_MOVES]
     rows = []
     for seed in range(first, first + DRAWS[sequences]):
-        given = problem(network, sequences, seed)
+        given = problem(network, sequences, seed, kind)
         loss, gradient = gradients(given)
         u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
         measured = measure_step(given, gradient, u, loss, ends=False)
@@ -176,6 +208,8 @@ def test_batch_steps(kept_folder):
             (FEW, 4000),
             (RANGED, 5000),
             (HELD, 6000),
+            (EXPERTS, 7000),
+            (EXPERTS_HELD, 8000),
         )
         for case in chosen
     }

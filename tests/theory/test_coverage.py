@@ -75,6 +75,7 @@ LACKING = {
     "both branches one after": {"norm_epsilon": 0.1},
     "untied embeddings or no experts": TIED | {"experts": 2},
     "no experts": {"experts": 2},
+    "no shared expert": {"experts": 2, "shared_ratio": 1.0},
     "depth_mixing": {"placement": "pre", "depth_mixing": "highway"},
     "a norm of sums, branches": {"normalization": "none", "experts": 2},
     "projection_gain and down_gain": {"down_gain": 0.0},

@@ -175,7 +175,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "sampled_step", "mean_hessian", "layer_growth"),
+        (*_RESPONSE[1:], *_SAMPLED, "mean_hessian", "layer_growth"),
         "experts",
         "no experts",
         "the contribution of a router has been derived only for gradients at initialization",
@@ -236,6 +236,20 @@ GAPS = (
         "no source_tokens",
         "cross-attention has a rule for the backward pass, but no rule for the motion of decoder and encoder in a step",
         lambda stack: stack.source_tokens > 0,
+    ),
+    Gap(
+        ("first_step",),
+        "a shared expert",
+        "no shared expert (shared_ratio 0)",
+        "the motion of a shared expert is not derived",
+        lambda stack: stack.shared_ratio > 0.0,
+    ),
+    Gap(
+        ("first_step",),
+        "tied embeddings with experts",
+        "untied embeddings or no experts",
+        "the overlap of tokens with the gradients of experts is derived only for gradients at initialization",
+        lambda stack: holds_words(stack) and has_experts(stack),
     ),
     Gap(
         ("first_step",),

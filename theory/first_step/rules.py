@@ -15,7 +15,9 @@ from scipy.special import gamma, ndtri
 from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.kernels import Array
+from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
+from theory.stack.weights import gain, transform_gain
 
 RANGE_CUT = 1e-10
 """The share of the largest squared singular value of a gradient below which a direction counts as 0."""
@@ -336,9 +338,11 @@ class Branch:
     """A part of the network with weight matrices: a branch, the output transform, or the embedding tables.
 
     Attributes:
+        stack: the network.
         uses: its matrices, in the order of the forward pass.
     """
 
+    stack: Stack
     uses: list[MatrixUse]
 
     @property
@@ -358,6 +362,33 @@ class Branch:
         """
         chosen = [use for use in self.uses if use.role in matrices]
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
+
+    def deviation(self, deltas: Array, steps: Steps) -> Array:
+        """Return samples of the change of the branch's output by a sign step beyond C Δ, (samples, N).
+
+        Args:
+            deltas: samples of a coordinate of the gradients at the branch's output, (samples, N).
+            steps: steps of its matrices.
+        """
+        assert self.last is not None, "a matrix adds to the residual stream"
+        return sign_deviation(self.last, deltas, steps[self.last.role])
+
+    def squared_sizes(self, optimizer: Optimizer, steps: Steps, gradients: Gradients) -> dict[str, Array]:
+        """Return the mean squared norms of each stepped matrix's step and of its weights, (2,) by role.
+
+        Args:
+            optimizer: name of the optimizer.
+            steps: steps of the matrices.
+            gradients: gradients from which the step was made.
+        """
+        return {
+            use.role: np.array([
+                squared_size(use, self.whole_gram(use.role, gradients), optimizer),
+                (transform_gain(self.stack) if use.role == "WH" else gain(self.stack, use.role)) * use.shape[1],
+            ])
+            for use in self.uses
+            if use.role in steps or f"{use.role} signs" in steps
+        }  # fmt: skip
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
         """Return inner products, between tokens, of the gradients at a matrix's output, over all heads."""

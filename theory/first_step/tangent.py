@@ -36,12 +36,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theory.coverage import holds_words
+from theory.coverage import has_experts, holds_words
 from theory.first_step.attention import FixedAttention, RandomAttention
 from theory.first_step.embeddings import Embeddings, table_shapes
+from theory.first_step.experts import Experts
 from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel
 from theory.first_step.output_matrix import WordSteps
-from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_deviation, sign_rule, squared_size
+from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_rule
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.tied_attention import TiedRandomAttention
 from theory.first_step.units import FeedForward, OutputTransform, TiedFeedForward
@@ -53,9 +54,8 @@ from theory.mean_field.sublayers import SublayerState, TokenMoments, normed
 from theory.mean_field.tied.gradient import Gradient, Place
 from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
-from theory.stack.weights import gain, transform_gain
 
-AnyBranch = FixedAttention | RandomAttention | FeedForward
+AnyBranch = FixedAttention | RandomAttention | FeedForward | Experts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,9 +312,7 @@ class TwoPassSolution:
             for inside, branch in zip(insides, branches, strict=True):
                 if branch.last is not None and branch.last.role in steps[k]:
                     at_branch = deltas * inside.step.branch / roots(inside.made_scales)[0]
-                    steps[k][f"{branch.last.role} beyond"] = sign_deviation(
-                        branch.last, at_branch, steps[k][branch.last.role]
-                    )
+                    steps[k][f"{branch.last.role} beyond"] = branch.deviation(at_branch, steps[k])
             deltas, above = deltas * alpha, total * alpha**2
         scales, bottom = self.embeddings.scales, mean_kernel(down.tables["inputs"].gram) / self.stack.width
         deltas = arrived(mean_kernel(bottom * scales), 0) / roots(scales)[0]
@@ -458,12 +456,9 @@ class TwoPassSolution:
         updates, weights = dict[str, list[float]](), dict[str, list[float]]()
         for branches, moves, at in zip(self._places_with_parameters[1:], steps[1:], down.matrices[1:], strict=True):
             for branch in branches:
-                for use in branch.uses:
-                    if use.role in moves or f"{use.role} signs" in moves:
-                        square = squared_size(use, branch.whole_gram(use.role, at), optimizer)
-                        updates.setdefault(use.role, []).append(square)
-                        role_gain = transform_gain(self.stack) if use.role == "WH" else gain(branch.stack, use.role)
-                        weights.setdefault(use.role, []).append(role_gain * use.shape[1])
+                for role, (square, size) in branch.squared_sizes(optimizer, moves, at).items():
+                    updates.setdefault(role, []).append(float(square))
+                    weights.setdefault(role, []).append(float(size))
         return _arrays_by_role(updates), _arrays_by_role(weights)
 
     @property
@@ -485,6 +480,8 @@ def _arrays_by_role(values: Mapping[str, Sequence[Array | float]]) -> dict[str, 
 def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, samples: int) -> AnyBranch:
     """Return the branch of one sub-layer, with samples of a seed."""
     stack, tied = inside.step.stack, holds_words(inside.step.stack)
+    if inside.step.kinds == ("units",) and has_experts(stack):
+        return Experts(stack, inside.given, inside.attended[0].route.weights[0], seed, samples)
     if inside.step.kinds == ("units",):
         return (TiedFeedForward if tied else FeedForward)(stack, tokens, inside.given, seed, samples)
     if inside.attended is None:

@@ -172,12 +172,12 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _largest_loads(experts: int, chosen: int) -> Array:
-    """Return the mean share of tokens that the fullest expert receives, at every cosine of two tokens, (cosines,).
+def _loads_by_cosine(experts: int, chosen: int) -> Array:
+    """Return the fullest expert's mean share of tokens, and how many experts get few, at every cosine, (2, cosines).
 
     Given a network, logits have a part that all tokens share, whose variance is the cosine c, and a part of each
-    token. The share of an expert is the probability that its logit is among the k largest. The mean over sampled
-    networks has an error of 0.01.
+    token. The share of an expert is the probability that its logit is among the k largest. It is "few" below a tenth of
+    an even share. The mean largest share over sampled networks has an error of 0.01.
 
     Args:
         experts: number of experts.
@@ -190,8 +190,26 @@ def _largest_loads(experts: int, chosen: int) -> Array:
         logits = common + spread * separate
         ordered = np.sort(np.concatenate([np.full_like(logits[..., :1], -np.inf), logits], axis=-1))
         of_others = np.where(logits < ordered[..., [-chosen]], ordered[..., [-chosen]], ordered[..., [-chosen - 1]])
-        loads.append(ndtr((common - of_others) / spread).mean(1).max(-1).mean())
-    return np.array(loads)
+        shares = ndtr((common - of_others) / spread).mean(1)
+        loads.append((shares.max(-1).mean(), (shares < 0.1 * chosen / experts).sum(-1).mean()))
+    return np.array(loads).T
+
+
+def rarely_chosen(stack: Stack, fullest: float) -> float:
+    """Return the mean number of experts with less than a tenth of an even share of the tokens.
+
+    Two networks of width 256 with 8 of 128 experts were sampled, with 32,768 tokens of captions. In layers 1, 2, 5 and
+    8, 75, 96, 95 and 86 experts had less. The result is 68, 94, 80 and 71. Experts without any token were 2, 10, 19 and
+    18. Their number depends on the few tokens that are least like the others, and theory lacks a rule for it.
+
+    >>> round(rarely_chosen(Stack(placement="pre", experts=128, experts_per_token=8), 0.83))
+    71
+
+    Args:
+        stack: the network.
+        fullest: the fullest expert's share of the tokens.
+    """
+    return float(np.interp(fullest, *_loads_by_cosine(stack.experts, stack.experts_per_token)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +317,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         if averaged:
             if tokens.apart:  # a large batch, where the own parts of sequences average out
                 across = np.asarray(tokens.total(kernel))[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
-                fullest = np.interp(across, _COSINES, _largest_loads(stack.experts, stack.experts_per_token))
+                fullest = np.interp(across, _COSINES, _loads_by_cosine(stack.experts, stack.experts_per_token)[0])
                 balance = np.asarray(tokens.total(ways[0].route.balance))[1] / (tokens.count**2 / 2)
                 recorded |= {"expert_load_max": fullest, "expert_balance": balance}
             return np.asarray(out), pullback, recorded

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulate.curvature.first_step import sampled_steps
 from theory import Stack
-from theory.first_step.batch_step import BatchStep, batch_steps, cost_of_steps, noise_rank
+from theory.first_step.batch_step import ERRORS, BatchStep, batch_steps, cost_of_steps, noise_rank
+from theory.first_step.prediction import first_step
 from theory.mean_field.text_law import TextLaw
 
 STACK = Stack(
@@ -26,6 +28,22 @@ def test_a_small_batch_is_taken_as_it_is():
     )
     more = batch_steps(STACK, ["sgd"], 2, LAW, positions=8)["sgd"]
     assert more.gain != batch_steps(STACK, ["sgd"], 2, LAW, positions=2)["sgd"].gain
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's derivatives
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_experts_move_as_those_of_sampled_networks(optimizer):
+    """The only expert is an MLP; with four, gain and curvature are within the stated errors of sampled networks."""
+    dense = replace(STACK, tokens=8, query_key_scale=0.0)
+    one = replace(dense, experts=1, router_norm="sum")
+    (first, second) = (batch_steps(each, [optimizer], 1, LAW, networks=1)[optimizer] for each in (dense, one))
+    four = replace(one, width=128, experts=4, experts_per_token=2, embedding_scale=1.0, query_key_scale=1.0)
+    drawn, step = [sampled_steps(four, (optimizer,), seed=k, ends=False) for k in range(6)], first_step(four, optimizer)
+    for name in ("gain", "curvature"):
+        assert getattr(first, name) == pytest.approx(getattr(second, name)), name
+        assert getattr(step, name) == pytest.approx(
+            np.mean([getattr(x[optimizer], name) for x in drawn]), rel=ERRORS[name]
+        )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
