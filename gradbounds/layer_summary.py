@@ -143,14 +143,14 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, "
     most *= bool(loads.max() > 1.1 * max(loads[[0, -1]]))
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
-    rare = f"; about {rarely_chosen(stack, loads[-1]):.0f} of {stack.experts} get under {even / 10:.1%}"
+    rare = f"; about {(few := rarely_chosen(stack, loads[-1])):.0f} of {stack.experts} get under {even / 10:.1%}"
     is_uneven = bool(loads.max() > 2 * even)
     return [
         card_row(
             "experts",
             f"{reason * is_uneven}the fullest takes about {loads[0]:.0%} of tokens in layer "
             f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}"
-            f"{rare * is_uneven}){left_out}",
+            f"{rare * (is_uneven and few >= 1.0)}){left_out}",
         )
     ]
 
