@@ -43,7 +43,7 @@ def listed(
 ) -> list[tuple[Any, ...]]:
     """Twenty networks, as width, depth, kind, sequences and optimizer."""
     networks = list(itertools.product(widths, depths, kinds))
-    return [(*networks[k % 8], sequences[k % 3], ("sgd", "adam", "muon")[(k + k // 3) % 3]) for k in range(20)]
+    return [(*networks[k % len(networks)], sequences[k % 3], ("sgd", "adam", "muon")[(k + k // 3) % 3]) for k in range(20)]
 
 
 CASES = listed((256, 512), (2, 6), (1, 16, 64))
@@ -62,6 +62,8 @@ GATED = listed((256, 512), (2, 6), (1, 16, 64), ("gated", "llama"))
 RANGED = listed((320, 448), (2, 6), (1, 16, 64))
 # Twenty for the widened ranges, fixed before any was drawn.
 HELD = listed((192, 384), (2, 6), (1, 8, 64))
+# Twenty with every kind of network, fixed after positions attended within groups, and before any was drawn.
+GROUPED = listed((384, 512), (3, 5), (1, 16, 64), (*KINDS, "gated", "llama"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -176,6 +178,7 @@ def test_batch_steps(kept_folder):
             (FEW, 4000),
             (RANGED, 5000),
             (HELD, 6000),
+            (GROUPED, 7000),
         )
         for case in chosen
     }

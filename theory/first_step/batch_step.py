@@ -3,10 +3,17 @@
 A batch has more positions than `first_step` can treat, so that N positions represent it (`_Positions.of`). A frequent
 token id has up to `_COPIES` positions, which share the mass of its repetitions and have one context each; with tied
 embeddings it has one position. Other ids are sampled: half of these positions have labels, and the others are positions
-whose id is not in the batch. Every position attends to itself and to ids drawn by frequency, as many as a position of a
-sequence sees. Its label is the mean of as many labels of the text's law as it represents. A batch of at most N
-positions is sampled as it is, with repeated ids, and numbers are means over eight such batches. With tied embeddings,
-its positions with equal ids are merged.
+whose id is not in the batch. Every position attends to itself and to positions of its own group drawn by frequency, as
+many as a position of a sequence sees. Its label is the mean of as many labels of the text's law as it represents. A
+batch of at most N positions is sampled as it is, with repeated ids, and numbers are means over eight such batches. With
+tied embeddings, its positions with equal ids are merged.
+
+The positions a token attends to have contexts in the same sequence. In one group of all positions, deeper layers
+average all contexts, and positions are too much alike: with W = 1, the squared gradient is up to 7 times too large.
+So there are W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
+has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions the second term is about W/N. It has the same mean over
+the positions i of a batch if W = Σ_i 1/t_i: under a causal mask, W = N H_T/T with the harmonic number H_T. A batch of
+fewer sequences has as many groups. If every id has one position, W is 1, because groups would share no id.
 
 With one context for all repetitions of an id, curvatures are too large: by 10 to 20% with GELU, two to three times with
 gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d
@@ -290,7 +297,9 @@ class _Positions:
         masses, shares, keys = (np.concatenate([each, part])[order] for part in parts)
         places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
         seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
-        attention = np.eye(count) + generator.multinomial(seen - 1, keys / keys.sum())
+        sequences = 1 if has_all else max(1, min(of_batch // stack.tokens, round(float((1.0 / seen).sum()))))
+        chances = keys * (np.arange(count)[:, None] % sequences == np.arange(count) % sequences)
+        attention = np.eye(count) + generator.multinomial(seen - 1, chances / chances.sum(-1, keepdims=True))
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
         return cls(words[order], masses, shares, labels, attention / attention.sum(-1, keepdims=True))
 
