@@ -43,7 +43,8 @@ def listed(
 ) -> list[tuple[Any, ...]]:
     """Twenty networks, as width, depth, kind, sequences and optimizer."""
     networks = list(itertools.product(widths, depths, kinds))
-    return [(*networks[k % len(networks)], sequences[k % 3], ("sgd", "adam", "muon")[(k + k // 3) % 3]) for k in range(20)]
+    rules = "sgd", "adam", "muon"
+    return [(*networks[k % len(networks)], sequences[k % 3], rules[(k + k // 3) % 3]) for k in range(20)]
 
 
 CASES = listed((256, 512), (2, 6), (1, 16, 64))

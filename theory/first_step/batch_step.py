@@ -13,7 +13,7 @@ average all contexts, and positions are too much alike: with W = 1, the squared 
 So there are W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
 has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions the second term is about W/N. It has the same mean over
 the positions i of a batch if W = Σ_i 1/t_i: under a causal mask, W = N H_T/T with the harmonic number H_T. A batch of
-fewer sequences has as many groups. If every id has one position, W is 1, because groups would share no id.
+fewer sequences has as many groups.
 
 With one context for all repetitions of an id, curvatures are too large: by 10 to 20% with GELU, two to three times with
 gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d
@@ -297,7 +297,7 @@ class _Positions:
         masses, shares, keys = (np.concatenate([each, part])[order] for part in parts)
         places = (np.arange(count) + 0.5) / count if stack.mask == "causal" else np.ones(count)
         seen = np.minimum(np.ceil(places * stack.tokens).astype(int), stack.window or stack.tokens)
-        sequences = 1 if has_all else max(1, min(of_batch // stack.tokens, round(float((1.0 / seen).sum()))))
+        sequences = max(1, min(of_batch // stack.tokens, round(float((1.0 / seen).sum()))))
         chances = keys * (np.arange(count)[:, None] % sequences == np.arange(count) % sequences)
         attention = np.eye(count) + generator.multinomial(seen - 1, chances / chances.sum(-1, keepdims=True))
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
