@@ -22,8 +22,8 @@ spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i o
 curvature and critical rate are those of N positions of one sequence whose ids differ (`_Positions.alike`), because the
 other positions have too large a curvature by their queries and keys.
 Three sampled networks show the error of both choices (`tests/evidence/batch-steps-kinds.json`). At depth 2, positions
-by frequency predict 0.88 and 1.02 times the whole curvature. At depth 6 the factor is 1.5: 3.5 for queries and keys,
-2.9 for their cross terms with other matrices, and 1.26 for the others. Positions whose ids differ predict 0.44 and 0.48
+by frequency predict 1.34 and 1.52 times the whole curvature. At depth 6 the factor is 1.8: 5.5 for queries and keys,
+3.5 for their cross terms with other matrices, and 1.52 for the others. Positions whose ids differ predict 0.44 and 0.48
 times the curvature at depth 2, and 1.11 times at depth 6. Without the noise of many positions, their gain is 0.46 and
 0.48 times the sampled one in networks of depth 2, and 0.62 times at depth 6 (`tests/evidence/batch-steps.json`,
 critical rate times curvature). So the errors of gain and curvature cancel at depth 2, but not at depth 6.
