@@ -67,12 +67,14 @@ ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
 An error of 0.25 means a ratio of at most 1.25 in either direction.
 """
 
-RATE_RANGES: dict[Optimizer, tuple[float, float]] = {"sgd": (0.85, 1.7), "adam": (0.93, 1.6), "muon": (0.89, 2.0)}
-GATED_RANGE = (0.73, 2.8)
+RATE_RANGES: dict[Optimizer, tuple[float, float]] = {"sgd": (0.71, 1.7), "adam": (0.86, 1.6), "muon": (0.89, 2.0)}
+GATED_RANGE = (0.66, 2.8)
 """The smallest and largest measured critical rate divided by the predicted one.
 
-They are from 94 networks with plain units, 29 or more for each optimizer, and from 20 with gated units. The range of n
-networks contains the next one with probability (n − 1)/(n + 1), if the next one is drawn alike.
+They are from 114 networks with plain units, 36 or more for each optimizer, and from 20 with gated units. The largest
+numbers are from predictions with one group of positions, which long causal sequences still have. With groups, they are
+1.24 (SGD), 1.35 (AdamW) and 2.15 (gated units). In a network with 512 tokens, one was 1.56. The range of n networks
+contains the next one with probability (n − 1)/(n + 1), if the next one is drawn alike.
 """
 
 LEAST_MEASURED = 0.2
