@@ -9,8 +9,8 @@ batch of at most N positions is sampled as it is, with repeated ids, and numbers
 tied embeddings, its positions with equal ids are merged.
 
 The positions a token attends to have contexts in the same sequence. In one group of all positions, deeper layers
-average all contexts, and positions are too much alike: with W = 1, the squared gradient is up to 7 times too large.
-So there are W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
+average all contexts, and positions are too much alike. The squared gradient was up to 7 times too large. So there are
+W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
 has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions the second term is about W/N. It has the same mean over
 the positions i of a batch if W = Σ_i 1/t_i: under a causal mask, W = N H_T/T with the harmonic number H_T. A batch of
 fewer sequences has as many groups.
