@@ -163,7 +163,7 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
-            *textwrap.wrap(_LIMITS, 118), *slowed, *[_UNSCALED] * (scale is None),
+            *textwrap.wrap(_LIMITS.format(*_measured(stack)), 118), *slowed, *[_UNSCALED] * (scale is None),
             *[_FAR.format(each) for each in (scale,) if each is not None and each < LEAST_MEASURED],
             *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -249,6 +249,15 @@ def _verdicts(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
+def _measured(stack: Stack) -> tuple[str, str]:
+    """Return the ranges of measured by predicted critical rates, and the networks that they are from, in words."""
+    if stack.ffn == "gated" and not stack.experts:
+        return "{:g} to {:g}".format(*GATED_RANGE), "20 networks with gated units and in 10 later"
+    ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
+    words = ", ".join(f"{low:g} to {high:g} ({NAMES[name]})" for name, (low, high) in ranges.items())
+    return words, "28 networks with experts" if stack.experts else "114 networks with plain units and in 10 later"
+
+
 _FAR = (
     "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
     "were measured only from 0.2 on)."
@@ -264,12 +273,10 @@ _UNSCALED = (
     "With small embeddings, they are far too small."
 )
 _LIMITS = (
-    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. Measured critical rates were "
-    "{:g} to {:g} (SGD), {:g} to {:g} (AdamW) and {:g} to {:g} (Muon) times the predicted ones in 94 networks and in "
-    "all 20 of a later list; with gated units, {:g} to {:g} times in 20. With experts "
-    "whose weights add up to 1, they were {:g} to {:g} (SGD) and {:g} to {:g} (AdamW) times in 28. The card's range is a wider, quick estimate. "
+    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. Measured critical rates were {} times "
+    "the predicted ones in {}. The card's range is a wider, quick estimate. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
     f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error was at most {ERRORS['gain']:.0%} "
     f"to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order in 8 of 10. The "
     "predicted step does not change biases, norm gains, position tables or an untied embedding table."
-).format(*(limit for limits in (*RATE_RANGES.values(), GATED_RANGE, *EXPERT_RANGES.values()) for limit in limits))
+)

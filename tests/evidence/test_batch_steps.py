@@ -43,7 +43,8 @@ def listed(
 ) -> list[tuple[Any, ...]]:
     """Twenty networks, as width, depth, kind, sequences and optimizer."""
     networks = list(itertools.product(widths, depths, kinds))
-    return [(*networks[k % 8], sequences[k % 3], ("sgd", "adam", "muon")[(k + k // 3) % 3]) for k in range(20)]
+    rules = "sgd", "adam", "muon"
+    return [(*networks[k % len(networks)], sequences[k % 3], rules[(k + k // 3) % 3]) for k in range(20)]
 
 
 CASES = listed((256, 512), (2, 6), (1, 16, 64))
@@ -83,6 +84,8 @@ EXPERTS_HELD = [
     )
     for optimizer in ("adam", "sgd") for k in range(12)
 ]  # fmt: skip
+# Twenty with every kind of network, fixed after positions attended within groups, and before any was drawn.
+GROUPED = listed((384, 512), (3, 5), (1, 16, 64), (*KINDS, "gated", "llama"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -210,6 +213,7 @@ def test_batch_steps(kept_folder):
             (HELD, 6000),
             (EXPERTS, 7000),
             (EXPERTS_HELD, 8000),
+            (GROUPED, 7000),
         )
         for case in chosen
     }
