@@ -109,7 +109,9 @@ def compare_steps(
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
-    stepped = [stack for stack in stacks if not (is_list or gaps(replace(stack, tokens=2), "first_step"))]
+    stepped = [
+        stack for stack in stacks if not (is_list or stack.experts or gaps(replace(stack, tokens=2), "first_step"))
+    ]
     cost = sum((cost_of_steps(stack, [*RATES], sequences) for stack in stepped), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = batch_text(sequences, lengths, asked.text)

@@ -163,7 +163,7 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
-            *textwrap.wrap(_LIMITS.format(*_measured(stack)), 118), *slowed, *[_UNSCALED] * (scale is None),
+            *textwrap.wrap(_LIMITS.format(*_measured(stack, optimizers)), 118), *slowed, *[_UNSCALED] * (scale is None),
             *[_FAR.format(each) for each in (scale,) if each is not None and each < LEAST_MEASURED],
             *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -249,12 +249,14 @@ def _verdicts(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _measured(stack: Stack) -> tuple[str, str]:
+def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> tuple[str, str]:
     """Return the ranges of measured by predicted critical rates, and the networks that they are from, in words."""
     if stack.ffn == "gated" and not stack.experts:
         return "{:g} to {:g}".format(*GATED_RANGE), "20 networks with gated units and in 10 later"
     ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
-    words = ", ".join(f"{low:g} to {high:g} ({NAMES[name]})" for name, (low, high) in ranges.items())
+    words = ", ".join(
+        f"{low:g} to {high:g} ({NAMES[name]})" for name, (low, high) in ranges.items() if name in optimizers
+    )
     return words, "28 networks with experts" if stack.experts else "114 networks with plain units and in 10 later"
 
 

@@ -116,13 +116,13 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[
         int | None,
         Flag(
-            help="steps of a linear warm-up; requires --learning-rate",
+            help="--learning-rate: steps of a linear warm-up",
             metavar="N",
             aliases=("--warmup",),
-            help_behavior_hint="",
+            help_behavior_hint="to R",
         ),
     ] = None
-    adam_epsilon: Annotated[float, Flag(help="AdamW's epsilon; requires --learning-rate", metavar="E")] = 1e-8
+    adam_epsilon: Annotated[float, Flag(help="AdamW's epsilon in --learning-rate", metavar="E")] = 1e-8
 
     def run(self) -> "Result":
         """Predict a network, and print the view of the result that the flags choose.

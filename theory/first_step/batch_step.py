@@ -430,7 +430,7 @@ def cost_of_steps(
     layer = 2.5e-3 + 8.5e-6 * n**2 + 1e-6 * heads * n**2 * (count if tied else 1 + count / 8)
     seconds = stack.depth * layer + (2e-8 + 1e-9 * n) * (1 + tied) * logits
     kept = heads * n * (16 * count * n if tied else 12 * (n + stack.key_width)) + 12 * count * n**2 + 8 * samples * n
-    numbers, muon = stack.depth * kept + 5 * samples * n**2 + (8 if tied else 5) * logits, "muon" in optimizers
+    numbers, muon = stack.depth * kept + 5 * samples * n**2 + (9 if tied else 5) * logits, "muon" in optimizers
     return Cost((len(optimizers) + 5 * muon) * batches * seconds, 8.0 * (1 + muon) * numbers)
 
 

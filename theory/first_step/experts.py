@@ -89,17 +89,17 @@ class Experts(Branch):
             steps: steps of the matrices.
         """
         c, energy = np.zeros((2, *(gram := gradients["W2"].gram).shape))
-        for _, at, count, products, mlp, own, moves in self._each(gradients, steps):
-            motion = mlp.up(TokenMotion(moved.coefficients[at], moved.overlaps[at], moved.energy[at]), own, moves)
+        for _, at, count, products, mlp, each, moves in self._each(gradients, steps):
+            motion = mlp.up(TokenMotion(moved.coefficients[at], moved.overlaps[at], moved.energy[at]), each, moves)
             c[at] += count * products * (by_gradient := motion.coefficients)
-            energy[at] += count * products * (motion.energy - by_gradient @ own["W2"].gram @ by_gradient.mT)
+            energy[at] += count * products * (motion.energy - by_gradient @ each["W2"].gram @ by_gradient.mT)
         return TokenMotion(c, moved.overlaps, energy + c @ gram @ c.mT)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """Return the change of every expert's outputs in one optimizer step, and "W2" for their weighted sum."""
         steps = {"W2": np.zeros_like(gradients["W2"].gram)} if "W2" in matrices else Steps()
-        for key, at, count, products, mlp, own in self._each(gradients):
-            moves = mlp.steps(rule, own, matrices)
+        for key, at, count, products, mlp, each in self._each(gradients):
+            moves = mlp.steps(rule, each, matrices)
             steps |= {key + role: c for role, c in moves.items()}
             if "W2" in matrices:
                 steps["W2"][at] += count * products * moves["W2"]
@@ -116,15 +116,15 @@ class Experts(Branch):
     def squared_sizes(self, optimizer: Optimizer, steps: Steps, gradients: Gradients) -> dict[str, Array]:
         """Return sums over the used experts, as `Branch.squared_sizes`."""
         return self._sum(
-            (count, mlp.squared_sizes(optimizer, moves, own))
-            for *_, count, _, mlp, moves, own in self._each(steps, gradients)
+            (count, mlp.squared_sizes(optimizer, moves, each))
+            for *_, count, _, mlp, moves, each in self._each(steps, gradients)
         )
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
         """Return sums over experts, as `Branch.inner_products_by_matrix`."""
         return self._sum(
-            (count, mlp.inner_products_by_matrix(moves, own, other))
-            for *_, count, _, mlp, moves, own, other in self._each(steps, gradients, others)
+            (count, mlp.inner_products_by_matrix(moves, each, other))
+            for *_, count, _, mlp, moves, each, other in self._each(steps, gradients, others)
         )
 
     def _sum(self, parts: Iterator[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
