@@ -464,5 +464,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
         _, inverse = relative_updates(scale.stack, {"grad_WV": ones, "grad_WO": ones})
         times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
         why = "attention is linear in WV and WO, so that their norms are inverse to their standard deviations"
-        rows += [card_row("why WV", why)] * bool(abs(parts["WO"] @ times_sq / squares["WV"] - 1.0) < 0.1)
+        rows += [card_row("why WV", why)] * bool(
+            squares["WV"] >= 0.25 * squares["WO"] and abs(parts["WO"] @ times_sq / squares["WV"] - 1.0) < 0.1
+        )
     return rows

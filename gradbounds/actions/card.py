@@ -439,8 +439,8 @@ def _networks(stack: Stack) -> int:
 
 
 def _named(name: str, given: Mapping[str, Any], of: Description) -> str:
-    # Adds the flags that change a model to its name. The number of tokens is printed with step 1.
-    flags = {**given, "drawn_by": of.drawn_by, "tokens": HUGGING_FACE}
+    # Adds the flags that change a model to its name. Other rows print who draws the weights, and the number of tokens.
+    flags = {**given, "tokens": HUGGING_FACE}
     changed = [f" --{name.replace('_', '-')} {value}" for name, value in flags.items() if value != HUGGING_FACE]
     return f"{name or 'network'} with{''.join(changed)}" if changed else name
 

@@ -168,7 +168,7 @@ def _tables(
             *verdict,
             *["", head, ""] * (not lines),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  {when} the change, unknown: {word}" for when, word in reasons if word),
+            *(f"  Unknown {when} the change: {word}" for when, word in reasons if word),
             *sides,
             *["  In code (torch), once, on real weights (not meta), before sharding and before the optimizer is built:"]
             * bool(code),
@@ -201,12 +201,13 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     lost = [name for name in lost if lost.count(name) == 1 and name in known]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
+    rates = [step.numbers.get(f"critical rate, {RATES['sgd']}", 0.0) for step in (before, after)]
+    times = f"; critical rate {float(f'{rates[1] / rates[0]:.2g}'):,g}x" if all(rates) else ""
     verdict = [
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
-        f"{last} apart{without}), which {'pays' if evens and ends[1] < ends[0] else 'does not pay'}; gradient norm "
-        f"{norms[0]:.3g} -> {norms[1]:.3g}."
+        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}."
     ]
-    verdict += ["AdamW, Muon: even layers are no gain, because their steps hardly depend on gradient sizes."]
+    verdict += ["AdamW, Muon: the layers' gradient sizes hardly matter."]
     verdict += [f"{_safer_step(before, after, stack, changed, sides)}Step 1 does not decide which trains better."]
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
@@ -257,9 +258,10 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     if stack.placement != changed.placement:
         names = TITLES[stack.placement], TITLES[changed.placement]
     safer, other = names if times < 1 else names[::-1]
+    advice = "" if times < 1 else " Try the change if early steps blow up; otherwise step 1 is no reason for it."
     return (
         f"AdamW: {safer} has the safer first step, with a critical rate {size} as large ({error}); to start as far "
-        f"below its own, {other} needs a linear warm-up {size} as long. "
+        f"below its own, {other} needs a linear warm-up {size} as long.{advice} "
     )
 
 

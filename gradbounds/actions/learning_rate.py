@@ -41,14 +41,14 @@ from theory.stack.optimizers import NAMES, Optimizer
 
 _BEYOND = "far beyond"
 # Rates of public AdamW runs, divided by step 1's critical rate (docs/report.md, rates of public runs). PEAKS: the
-# lowest and the highest peak of a warm-up that trained, and the number of models. RAMPS, of 15 to 100 steps: the rate
-# from which runs blew up, their number, the number of all that blew up, and the highest rate that trained.
-PEAKS, RAMPS = (0.69, 58, 7), (0.66, 6, 7, 3.3)
+# lowest and the highest peak of a warm-up that trained, the number of models, and their fewest and most steps of a
+# warm-up. RAMPS, of 15 to 100 steps: a rate, the number of ramps that blew up at it or above, and of all that blew up.
+PEAKS, RAMPS = (0.69, 58, 7, 600, 2000), (0.44, 4, 5)
 _RUNS = (
-    "Published AdamW models ({2}, all successes) had warm-up peaks of {0:g} to {1:g} times step 1's critical rate; "
-    "this peak is {3}. Ramps of up to 100 steps blew up from {4:g} times on ({5} of {6} failures) and trained at up to "
-    "{7:g} times."
+    "Published AdamW models ({2}, all successes) had warm-ups of {3} to {4} steps to {0:g} to {1:g} times step 1's "
+    "critical rate; this {5}."
 )
+_RAMPS = "Of {2} ramps of up to 100 steps that blew up, {1} did so at {0:g} times step 1's critical rate or above."
 _MOST = 1e100  # learning rate, whose square is finite
 # The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
 # holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
@@ -138,7 +138,10 @@ def predict_rate(
     if plan:
         what = f"loss after step 1 at {first:.3g}, critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
-    with shown(f"predicting the first step of {len(optimizers)} optimizers", cost), one_numpy_thread():
+    with (
+        shown(f"predicting the first step by {', '.join(map(NAMES.__getitem__, optimizers))}", cost),
+        one_numpy_thread(),
+    ):
         moves = batch_steps(stack, optimizers, batch, law)
         vectors = learned_vectors(stack, family_of(notes, of), notes)
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
@@ -154,16 +157,19 @@ def predict_rate(
     }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    range_of = f"range, {evidence(scale or 0.0)}"
+    is_known = any(math.isfinite(high) for _, high in limits.values())
+    range_of = f"range, {evidence(scale or 0.0)}" if is_known else "range"
+    far = f", {evidence(scale or 0.0)}" * (is_known and (scale or 0.0) < LEAST_MEASURED)
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps), "",
+            *_verdicts(rate, warmup_steps, steps, far=far, is_pre=stack.placement == "pre"), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
-            *textwrap.wrap(_LIMITS.format(*_measured(stack, optimizers)), 118), *slowed, *[_UNSCALED] * (scale is None),
+            *textwrap.wrap(f"{_measured(stack, optimizers) * is_known}{_LIMITS}", 118),
+            *slowed, *[_UNSCALED] * (scale is None),
             *[_FAR.format(each) for each in (scale,) if each is not None and each < LEAST_MEASURED],
             *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -218,7 +224,9 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
     return table_lines(head, rows)
 
 
-def _verdicts(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
+def _verdicts(
+    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], *, far: str, is_pre: bool
+) -> list[str]:
     # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
     for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
@@ -241,23 +249,28 @@ def _verdicts(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]
             plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
         lines.append(
             f"{NAMES[each.optimizer]}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss "
-            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}"
+            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}{far}).{plan}"
         )
-        if each.optimizer == "adam" and warmup_steps and share < 1.0:
-            place = "above" if share * PEAKS[1] < 1.0 else "below" if share * PEAKS[0] > 1.0 else "among them"
-            lines.append(_RUNS.format(*PEAKS, place, *RAMPS))
+        if each.optimizer == "adam" and warmup_steps and share < 1.0 and is_pre:
+            place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "plan is among them"
+            lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]
+            lines += [_RAMPS.format(*RAMPS)] * (warmup_steps < PEAKS[3])
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> tuple[str, str]:
-    """Return the ranges of measured by predicted critical rates, and the networks that they are from, in words."""
+def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
+    """State the range of measured divided by predicted critical rates, and the networks that it is from."""
     if stack.ffn == "gated" and not stack.experts:
-        return "{:g} to {:g}".format(*GATED_RANGE), "20 networks with gated units and in 10 later"
-    ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
-    words = ", ".join(
-        f"{low:g} to {high:g} ({NAMES[name]})" for name, (low, high) in ranges.items() if name in optimizers
-    )
-    return words, "28 networks with experts" if stack.experts else "114 networks with plain units and in 10 later"
+        words, networks = (
+            "{:g} to {:g}".format(*GATED_RANGE),
+            "20 causal Pre-LN networks with gated units and in 10 later",
+        )
+    else:
+        ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
+        chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
+        words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
+        networks = "28 with experts" if stack.experts else "114 causal Pre-LN networks with plain units and in 10 later"
+    return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
 
 _FAR = (
@@ -275,8 +288,7 @@ _UNSCALED = (
     "With small embeddings, they are far too small."
 )
 _LIMITS = (
-    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. Measured critical rates were {} times "
-    "the predicted ones in {}. The card's range is a wider, quick estimate. "
+    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
     f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error was at most {ERRORS['gain']:.0%} "
     f"to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order in 8 of 10. The "

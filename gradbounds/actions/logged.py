@@ -3,6 +3,7 @@
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,16 +95,12 @@ _REPEATED = {
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
 }
 _DRAWN_BY = "weights are initialized by"
-# The effect on training of a cause that only multiplies numbers, by words of the cause; {0} multiplies the norm.
+# The effect on training of a cause that only multiplies numbers, by a pattern of its words; {0} multiplies the norm.
 _HARMS = {
-    "loss scale": "only the log is wrong, because the scaler divides before the step",
-    **dict.fromkeys(
-        ("gradient is added", "gradient are", "gradient is divided", "gradient is a sum over"),
-        "AdamW's step stays the same except for epsilon, clipping at norm 1 acts from a norm of {1:.2g} on, and SGD "
-        "without clipping moves {0:.2g} times as far",
-    ),
-    "norm counts": "clipping at norm 1 leaves a norm of {1:.2g}, which slows SGD and hardly AdamW",
-    **dict.fromkeys(("norm is", "loss is"), "only the log is wrong"),
+    "^the loss is (in|added|divided|multiplied) ": "only the log is wrong",
+    "loss scale|^the norm (is squared|is of|counts)": "only the log is wrong, unless clipping uses the logged norm",
+    "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
+    "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE, _ALONE = (
@@ -219,8 +216,8 @@ class _Theory:
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
         fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
-        also = f", {duration(fine)} more if that is uncertain" * (fine > cost.seconds)
-        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted{also})", cost + causes
+        more = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
+        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + more
 
     def plan(
         self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
@@ -470,7 +467,10 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     verdict = f"undecided {' and '.join(doubts)}" if doubts else "not as predicted"
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}."]
     near, tested = [cause for cause in ranked if cause.explains(printed)], sum(cause.tried for cause in ranked)
-    near = sorted(near[:MOST_CAUSES], key=lambda cause: (not cause.words.startswith("a text"), cause.distance(printed)))
+    near = sorted(
+        near[:MOST_CAUSES],
+        key=lambda each: (not each.words.startswith("a text"), ", and " in each.words, each.distance(printed)),
+    )
     shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
         return [
@@ -510,12 +510,12 @@ def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
         causes: causes that explain a log.
         norm: the predicted gradient norm.
     """
-    parts = [
-        f"if {cause.words.partition(' over ')[0]}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"
-        for cause in causes
-        for effect in [next((words for what, words in _HARMS.items() if what in cause.words), "")]
-        if effect
-    ]
+    parts = list[str]()
+    for cause in causes:
+        effect = next((words for pattern, words in _HARMS.items() if re.search(pattern, cause.words)), "")
+        if effect and not cause.words.startswith(_DRAWN_BY):
+            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words)[0]
+            parts += [f"if {what}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"]
     return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)
 
 

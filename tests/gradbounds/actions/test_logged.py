@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -260,7 +261,18 @@ def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart
     *_, first, second, third, harm, apart = logged._off_lines(healthy, log, causes, [])
     assert "the gradient is added up, AdamW's step stays the same except for epsilon, clipping at norm 1 acts" in harm
     assert "from a norm of 0.13 on, and SGD without clipping moves 8 times as far; if the norm is squared, only" in harm
-    assert "devices share, clipping at norm 1 leaves a norm of 0.12, which slows SGD and hardly AdamW; if" in harm
+    assert "devices share, only the log is wrong, unless clipping uses the logged norm; if" in harm
+    harms = {
+        "the loss is multiplied by the loss scale 1024 of half precision": "only the log is wrong.",
+        "the gradient is multiplied by the loss scale 8 of half precision": "unless clipping uses the logged norm.",
+        "the loss is a sum over all 64 tokens": "Does it change training? If the loss is a sum, AdamW's step stays the",
+        "the loss is a sum, but the gradient is a mean": "and SGD without clipping moves 8 times as far.",
+    }
+    for words, said in harms.items():
+        assert said in logged._harm_lines([replace(causes[0], words=words)], 11.375)[0]
+    silent = ("weights are initialized by X, and the gradient is added up", "the loss contains 0.01 times aux",
+              "the gradient of WO in layer 1 is 5 times its prediction")  # fmt: skip
+    assert not logged._harm_lines([replace(causes[0], words=words) for words in silent], 11.375)
     assert ("counts 64" in first, "over 8" in second, "squared" in third) == (True, True, True)
     assert "halve the norm; if the norm is squared, twice the loss gives 4 times the norm; if shared" in apart
 
