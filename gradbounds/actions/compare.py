@@ -203,12 +203,13 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     sides: tuple[list[str], list[str]] = [], []
     rates = [step.numbers.get(f"critical rate, {RATES['sgd']}", 0.0) for step in (before, after)]
     times = f"; critical rate {float(f'{rates[1] / rates[0]:.2g}'):,g}x" if all(rates) else ""
-    verdict = [
+    verdict = [part for part in (_safer_step(before, after, stack, changed, sides),) if part]
+    verdict += [
+        "AdamW, Muon: the layers' gradient sizes hardly matter.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
-        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}."
+        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}.",
+        "Step 1 does not decide which trains better.",
     ]
-    verdict += ["AdamW, Muon: the layers' gradient sizes hardly matter."]
-    verdict += [f"{_safer_step(before, after, stack, changed, sides)}Step 1 does not decide which trains better."]
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
@@ -252,16 +253,17 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
     error = "extrapolated" if before.unknown or after.unknown else error
     if not is_beyond:
-        return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error}). "
+        return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error})."
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
     names = ("the network without the change", "the changed network")
     if stack.placement != changed.placement:
         names = TITLES[stack.placement], TITLES[changed.placement]
     safer, other = names if times < 1 else names[::-1]
-    advice = "" if times < 1 else " Try the change if early steps blow up; otherwise step 1 is no reason for it."
+    advice = "Try the change if early steps blow up; otherwise, step 1 is no reason for it."
+    advice = "Step 1 is a reason against the change." if times < 1 else advice
     return (
         f"AdamW: {safer} has the safer first step, with a critical rate {size} as large ({error}); to start as far "
-        f"below its own, {other} needs a linear warm-up {size} as long.{advice} "
+        f"below its own, {other} needs a linear warm-up {size} as long. {advice}"
     )
 
 
