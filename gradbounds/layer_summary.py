@@ -459,12 +459,14 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             break
         if 0.0 < power < 1.0 and not rows:
             rows = [card_row(f"why {first}", f"{reason}, and {of_inputs}")]
-    if rows and first == "WO" and "WV" in gradients:
-        ones = np.ones(len(parts["WO"]))
-        _, inverse = relative_updates(scale.stack, {"grad_WV": ones, "grad_WO": ones})
-        times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
-        why = "attention is linear in WV and WO, so that their norms are inverse to their standard deviations"
-        rows += [card_row("why WV", why)] * bool(
-            squares["WV"] >= 0.25 * squares["WO"] and abs(parts["WO"] @ times_sq / squares["WV"] - 1.0) < 0.1
-        )
-    return rows
+    is_listed = rows and first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
+    return [*rows, *(_reason_of_values(scale.stack, parts["WO"], squares["WV"]) if is_listed else [])]
+
+
+def _reason_of_values(stack: Stack, of_outputs: np.ndarray, of_values: float) -> list[str]:
+    # Return the reason of WV's share, if its squared norm follows from those of WO in each layer; else none.
+    ones = np.ones(len(of_outputs))
+    _, inverse = relative_updates(stack, {"grad_WV": ones, "grad_WO": ones})
+    times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
+    why = "attention is linear in WV and WO, so that their norms are inverse to their standard deviations"
+    return [card_row("why WV", why)] * bool(abs(of_outputs @ times_sq / of_values - 1.0) < 0.1)

@@ -48,7 +48,7 @@ _RUNS = (
     "Published AdamW models ({2}, all successes) had warm-ups of {3} to {4} steps to {0:g} to {1:g} times step 1's "
     "critical rate; this {5}."
 )
-_RAMPS = "Of {2} ramps of up to 100 steps that blew up, {1} did so at {0:g} times step 1's critical rate or above."
+_RAMPS = "{1} of {2} ramps of up to 100 steps that blew up did so at {0:g} times step 1's critical rate or above."
 _MOST = 1e100  # learning rate, whose square is finite
 # The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
 # holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
@@ -135,13 +135,11 @@ def predict_rate(
     cost = cost_of_steps(stack, [*solved], batch)
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
+    names = ", ".join(map(NAMES.__getitem__, optimizers))
     if plan:
-        what = f"loss after step 1 at {first:.3g}, critical rate, for {', '.join(map(NAMES.__getitem__, optimizers))}"
+        what = f"loss after step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
-    with (
-        shown(f"predicting the first step by {', '.join(map(NAMES.__getitem__, optimizers))}", cost),
-        one_numpy_thread(),
-    ):
+    with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
         moves = batch_steps(stack, optimizers, batch, law)
         vectors = learned_vectors(stack, family_of(notes, of), notes)
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
@@ -168,9 +166,7 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps, far=far, is_pre=stack.placement == "pre"), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
-            *textwrap.wrap(f"{_measured(stack, optimizers) * is_known}{_LIMITS}", 118),
-            *slowed, *[_UNSCALED] * (scale is None),
-            *[_FAR.format(each) for each in (scale,) if each is not None and each < LEAST_MEASURED],
+            *_evidence_lines(_measured(stack, optimizers) * is_known, scale), *slowed,
             *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -258,18 +254,26 @@ def _verdicts(
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
+def _evidence_lines(measured: str, scale: float | None) -> list[str]:
+    """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
+    lines = textwrap.wrap(f"{measured}{_LIMITS}", 118)
+    if scale is None:
+        return [*lines, _UNSCALED]
+    return [*lines, *[_FAR.format(scale)] * (scale < LEAST_MEASURED)]
+
+
 def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
     if stack.ffn == "gated" and not stack.experts:
         words, networks = (
             "{:g} to {:g}".format(*GATED_RANGE),
-            "20 causal Pre-LN networks with gated units and in 10 later",
+            "30 causal Pre-LN networks with gated units",
         )
     else:
         ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
         chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
         words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
-        networks = "28 with experts" if stack.experts else "114 causal Pre-LN networks with plain units and in 10 later"
+        networks = "28 with experts" if stack.experts else "87 causal Pre-LN networks with plain units"
     return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
 

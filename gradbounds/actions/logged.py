@@ -216,8 +216,8 @@ class _Theory:
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
         fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
-        more = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + more
+        again = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
+        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
 
     def plan(
         self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
@@ -320,16 +320,14 @@ def predict_logged(
             if theory.is_sure([healthy, *verdict.causes[: verdict.is_fine is None]], read.line):
                 break
     texts = norms_of_texts(stack, text, healthy.line) is not None
-    has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
         verdict.lines[0], "",
-        f"{logged}: {has}, {line.facts()}.",
+        f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {batch_text(batch, stack.tokens, text, of_tokens)}.",
         *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=texts)),
         "", *verdict.lines[1:], *layer_lines(layers, unmatched), "",
-        *(text_lines(stack, text, healthy.line) if is_default else []),
-        *deviation_lines(healthy.line),
+        *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, verdict.causes, read.line), "",
         title(stack), *note_lines(notes),
     ]  # fmt: skip

@@ -161,7 +161,8 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     kinds = "tied .* sgd", "tied .* adam", "tied .* muon", "gated|llama", "experts .* sgd", "experts .* adam"
     ranges = *RATE_RANGES.values(), GATED_RANGE, *EXPERT_RANGES.values()
     for kind, (least, largest) in zip(kinds, ranges, strict=True):
-        times = sorted(1 / one["critical_rate"] for name, one in networks.items() if re.search(kind, name))
+        known = [one for name, one in networks.items() if re.search(kind, name) and one["scale"] is not None]
+        times = sorted(1 / one["critical_rate"] for one in known)
         assert least == pytest.approx(times[0], rel=0.06) and least <= times[0] and times[-1] <= largest
     assert main(["predict", *network[:-6], "--text", "distinct", *network[-6:]]) == 0
     unknown = " ".join(capsys.readouterr().out.split())
@@ -176,16 +177,16 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     ("1e-9 --optimizer sgd", 1.0, 0.1, "range, extrapolated"),
     ("1e-9 --optimizer polar", 1.0, 1.0, "range change of logits"),
     ("1e-9 --optimizer polar", 1.0, 1.0, "not measured"),
-    ("9 --optimizer adam --warmup 99", 1.0, 1.0, "this warm-up is shorter. Of 5 ramps of up to 100 steps that blew up"),
+    ("9 --optimizer adam --warmup 99", 1.0, 1.0, "this warm-up is shorter. 4 of 5 ramps of up to 100 steps that blew"),
     ("9 --optimizer adam --warmup 999", 1.0, 1.0, "times step 1's critical rate; this plan is among them."),
     ("999 --optimizer adam --warmup 999", 1.0, 1.0, "this peak is above theirs."),
     ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3, extrapolated). The warm-up passes"),
     ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),
     ("1e30 --optimizer polar", 1.0, 1.0, "may lower or raise the loss (5e+29 times"),
-    ("1e30 --optimizer sgd", 1.0, 1.0, "(5e+29 times its critical rate, 2). It lowers the loss up to 1.4e+00.\n"),
-    ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, " may pass that rate from step 8 of 10 on.\n"),
-    ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "step 6 of 9 (5 at the earliest, perhaps never) and ends at 1.5"),
-    ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "at step 4 of 8 (3 to 7) and ends at 2 times it.\n"),
+    ("1e30 --optimizer sgd", 1.0, 1.0, "(5e+29 times its critical rate, 2). It lowers the loss up to 1.7e+00.\n"),
+    ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, " may pass that rate from step 9 of 10 on.\n"),
+    ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "step 6 of 9 (6 at the earliest, perhaps never) and ends at 1.5"),
+    ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "at step 4 of 8 (4 to 7) and ends at 2 times it.\n"),
     ("1e-9 --optimizer sgd", -1.0, 1.0, "critical rate of SGD is unknown: theory's estimate of the gain or curvatur"),
 ])  # fmt: skip
 def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature, scale, said, capsys, monkeypatch):
