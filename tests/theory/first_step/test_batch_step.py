@@ -17,6 +17,7 @@ from theory.first_step.batch_step import (
     cost_of_steps,
     noise_rank,
 )
+from theory.first_step.experts import Experts
 from theory.first_step.prediction import first_step
 from theory.mean_field.text_law import TextLaw
 
@@ -52,6 +53,21 @@ def test_experts_move_as_those_of_sampled_networks(optimizer):
         assert getattr(step, name) == pytest.approx(
             np.mean([getattr(x[optimizer], name) for x in drawn]), rel=ERRORS[name]
         )
+
+
+def test_experts_with_the_same_tokens_count_one_by_one(monkeypatch):
+    """Where all experts have all tokens, one set of four moves as four sets of one."""
+    four = replace(STACK, tokens=8, experts=4, experts_per_token=4, router_norm="sum")
+    together, made = batch_steps(four, ["adam"], 1, LAW, networks=1)["adam"], Experts.__post_init__
+
+    def apart(experts: Experts) -> None:
+        made(experts)
+        assert [part[1] for part in experts.parts] == [4]
+        experts.parts = [(at, 1, *others) for at, count, *others in experts.parts for _ in range(count)]
+
+    monkeypatch.setattr(Experts, "__post_init__", apart)
+    single = batch_steps(four, ["adam"], 1, LAW, networks=1)["adam"]
+    assert (single.gain, single.curvature) == pytest.approx((together.gain, together.curvature))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
