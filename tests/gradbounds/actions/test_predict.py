@@ -382,7 +382,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting the first step"),
     ("--first-step --optimizer sgd", "predicting the first step"), ("--tokens 8 16", "predicting the gradients"),
     ("--compare placement=peri", "comparing 2 networks"), ("--compare", "comparing"),
-    ("--learning-rate 1e-3", "predicting the first step of 2 opt"), ("--batch 8 --logged LOG", "predicting the first"),
+    ("--learning-rate 1e-3", "predicting the first step by SGD"), ("--batch 8 --logged LOG", "predicting the first"),
 ])  # fmt: skip
 def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypatch, capsys, tmp_path):
     """Both print one estimate in the same words, in one line."""
