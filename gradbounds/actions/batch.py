@@ -209,7 +209,8 @@ def predict_batch(
             *table_lines(["", ""], rows)[1:],
             *share_rows(dict(zip(names, table["grad_sq"], strict=True)), stack, layers, "", reasons)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
-            "  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%.",
+            *["  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%."]
+            * (not stack.experts),
             *gradient_lines(stack, with_cosines(layers), every_layer=every_layer),
             *_below(stack, layers, larger, law), *expert_rows(stack, layers, notes), "",
             _format_noise_scale(scale.whole, law), *[

@@ -248,7 +248,7 @@ def _verdicts(
             f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}{far}).{plan}"
         )
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and is_pre:
-            place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "plan is among them"
+            place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
             lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]
             lines += [_RAMPS.format(*RAMPS)] * (warmup_steps < PEAKS[3])
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]

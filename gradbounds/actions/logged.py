@@ -478,7 +478,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
             "gradbounds probe.",
         ]  # fmt: skip
-    order = "a text, then the nearest" if near[0].words.startswith("a text") else "the nearest first"
+    order = "a text, then the nearest" if near[0].words.startswith("a text") else "single causes first, by nearness"
     lines += [f"Causes that explain these numbers ({tested} tested; {order}):"]
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"

@@ -178,7 +178,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
     ("1e-9 --optimizer polar", 1.0, 1.0, "range change of logits"),
     ("1e-9 --optimizer polar", 1.0, 1.0, "not measured"),
     ("9 --optimizer adam --warmup 99", 1.0, 1.0, "this warm-up is shorter. 4 of 5 ramps of up to 100 steps that blew"),
-    ("9 --optimizer adam --warmup 999", 1.0, 1.0, "times step 1's critical rate; this plan is among them."),
+    ("9 --optimizer adam --warmup 999", 1.0, 1.0, "times step 1's critical rate; this peak is in their range."),
     ("999 --optimizer adam --warmup 999", 1.0, 1.0, "this peak is above theirs."),
     ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3, extrapolated). The warm-up passes"),
     ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),

@@ -95,7 +95,7 @@ def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause) and f"  {cause}: loss" in str(result)
     causes = [line for line in str(result).splitlines() if line.startswith("  ") and " times the prediction)" in line]
     assert (
-        re.search(r" \(\d+ tested; (a text, then the nearest|the nearest first)\):", str(result))
+        re.search(r" \(\d+ tested; (a text, then the nearest|single causes first, by nearness)\):", str(result))
         and 1 <= len(causes) <= 3
     )
 
