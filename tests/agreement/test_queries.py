@@ -302,7 +302,7 @@ def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
 
 
 def test_layers_share_the_variance_of_two_samples():
-    """Of 32 layers: the mean square is 0.4 to 1.8 times the exact one, and the largest 17 times, but in 1 of 1000."""
+    """The mean square in 32 layers is 0.4 to 1.8 times the exact one, and the largest 17 times, but in 1 of 1000."""
     means, shares = 2.0 ** -np.arange(32.0), np.append(0.001, np.full(31, 0.1))
     values = means[:, None, None] * (1.0 + shares[:, None, None] * np.random.default_rng(0).standard_normal((32, 1, 2)))
     shared, own = (prediction._error(values, 1, of_layers=each) / means / shares * 2.0**0.5 for each in (True, False))

@@ -164,6 +164,9 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, limits, ca
         known = [one for name, one in networks.items() if re.search(kind, name) and one["scale"] is not None]
         times = sorted(1 / one["critical_rate"] for one in known)
         assert least == pytest.approx(times[0], rel=0.06) and least <= times[0] and times[-1] <= largest
+        # With one group of positions, as in long sequences, 94 and 20 networks had 1.7, 1.6 and 2.8 (commit 7d62a4f5).
+        of_one_group = kind in ("tied .* sgd", "tied .* adam", "gated|llama")
+        assert of_one_group or largest == pytest.approx(times[-1], rel=0.06)
     assert main(["predict", *network[:-6], "--text", "distinct", *network[-6:]]) == 0
     unknown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"may lower or raise the loss .* AdamW -[\d.]+ \S+ not measured ", unknown)

@@ -172,7 +172,7 @@ def test_a_normal_norm_is_as_predicted(quick, deviation):
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
-    """Of all causes, and without them; on one line, without a terminal."""
+    """The announced cost with all causes and without them, on one line, without a terminal."""
     monkeypatch.setattr(progress, "LONG", 0.0)
     for norm in (healthy.norm, healthy.norm**2):
         judged(tmp_path, healthy.loss, norm)
