@@ -126,11 +126,29 @@ _COUNTED = {
 }
 
 
-def not_judged_lines(table: pd.DataFrame) -> list[str]:
-    """List the reasons why predicted numbers are not judged, one line for each reason, the most frequent first."""
-    return [
-        f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()
-    ]
+def agreement_lines(table: pd.DataFrame, of: str) -> list[str]:
+    """List how many predicted numbers agree with samples, then the most frequent reasons why numbers are not judged.
+
+    Args:
+        table: a table from `comparison`.
+        of: the name of the compared numbers, as "all layers".
+    """
+    reasons = table.loc[table["reason"] != "", "reason"].value_counts()
+    lines = [f"Theory compared with samples, {of}: {agreement_counts(table)}."]
+    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+        lines.append(
+            "No number is judged. docs/verdicts.md explains the rules." if len(reasons) else "Nothing is predicted."
+        )
+    lines += [f"     not judged, {number} numbers: {why}" for why, number in reasons[:_REASONS].items()]
+    if (hidden := len(reasons) - _REASONS) > 0:
+        lines.append(
+            f"     and {hidden} more reason{'s' * (hidden > 1)}, in `comparison` of `gradbounds check PATH --json`"
+        )
+    return lines
+
+
+# The largest number of printed reasons why numbers are not judged.
+_REASONS = 5
 
 
 def _cell_name(row: pd.Series) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.report import agreement_counts
+from checks.report import agreement_lines
 from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_spreads
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
 from checks.theory_and_samples import comparison
@@ -96,7 +96,7 @@ def compare(
             *landed,
             *(none if slopes is None else _exponent_lines(slopes)),
             *_spread_lines(spreads),
-            agreement,
+            *agreement,
         ],
         figures={"placements": partial(placements, norms)},
     )
@@ -181,7 +181,7 @@ def relax(
         about=f"{len(steps)} relaxations",
         tables={"relaxations": table},
         values={"left_out": left_out} | counts,
-        lines=[*left_out, *landed, *lines, agreement],
+        lines=[*left_out, *landed, *lines, *agreement],
         figures={"relaxations": partial(relaxation_path, table, along) if along else partial(relaxations, table)},
     )
 
@@ -274,9 +274,9 @@ def _sampled(recipe: Recipe, workers: int, out: Path | None) -> tuple[list[Sampl
         return Run.open(folder).samples(), () if out is None else sampled.lines
 
 
-def _agreement(cells: Sequence[Samples]) -> tuple[dict[str, Any], str]:
-    # Count how many numbers agree with theory, as a value of the result and in words.
+def _agreement(cells: Sequence[Samples]) -> tuple[dict[str, Any], list[str]]:
+    # Count how many numbers agree with theory, as a value of the result and in lines.
     with working("predicting"):
         table = comparison(cells)
-    line = f"Theory compared with samples, all quantities and layers: {agreement_counts(table)}."
-    return {"agreement": table["agreement"].value_counts().to_dict()}, line
+    counts = table["agreement"].value_counts().to_dict()
+    return {"agreement": counts}, agreement_lines(table, "all quantities and layers")

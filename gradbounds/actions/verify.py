@@ -11,7 +11,7 @@ import pandas as pd
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.report import agreement_counts, html, not_judged_lines
+from checks.report import agreement_lines, html
 from checks.results import COMMITTED, committed_results, common, difference_lines, load_results, missing
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
@@ -35,8 +35,6 @@ _COMMAND = "gradbounds verify"
 _NOT_COMMITTED = "None of these verdicts can be compared with a committed verdict."
 # The largest number of networks for which `check` prints a table each.
 _NETWORKS = 4
-# The largest number of printed reasons why numbers are not judged.
-_REASONS = 5
 
 
 def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:
@@ -123,18 +121,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
     # Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts.
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
-    reasons, below = (
-        not_judged_lines(table),
-        ["", f"Theory compared with samples, all layers: {agreement_counts(table)}."],
-    )
-    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        below.append(
-            "No number is judged. docs/verdicts.md explains the rules." if reasons else "Nothing is predicted."
-        )
-    below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
-    if len(reasons) > _REASONS:
-        hidden = len(reasons) - _REASONS
-        below.append(f"     and {hidden} more reason{'s' * (hidden > 1)}, in the column `reason` of the comparison")
+    below = ["", *agreement_lines(table, "all layers")]
     without = [line for samples in sampled for line in _not_finite(samples)]
     differences = [*_differences(table), *difference_lines(judged, committed), *without]
     return Result(

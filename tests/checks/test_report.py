@@ -13,7 +13,7 @@ from scipy import stats
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
-from checks.report import agreement_counts, html, not_judged_lines
+from checks.report import agreement_counts, agreement_lines, html
 from checks.results import COMMITTED, Results, changed_verdicts, committed_results, load_results, missing, results
 from checks.stacks.run_tables import RUN_TABLES
 from checks.verdict import DECIDING, Subject
@@ -208,5 +208,7 @@ def test_counts_in_words():
     )
     counted = "2 agree within 3%, 0 are consistent but need more networks for a decision, 1 differ, 1 are not judged"
     assert agreement_counts(table) == f"{counted}; the median standard error of the judged is 2.00%"
-    assert not_judged_lines(table) == [f"1 numbers: {why}"]
-    assert not_judged_lines(table[:3]) == []
+    first = f"Theory compared with samples, all layers: {agreement_counts(table)}."
+    assert agreement_lines(table, "all layers") == [first, f"     not judged, 1 numbers: {why}"]
+    assert len(agreement_lines(table[:3], "all layers")) == 1
+    assert agreement_lines(table[3:4], "all layers")[1].startswith("No number is judged.")
