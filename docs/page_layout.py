@@ -22,6 +22,8 @@ _PRINTED_COLUMNS = 97
 """Characters of a printed line that fit there; what is longer goes on below its value."""
 _GAPS = 4
 """Of two spaces and more in a printed line, from which it is a table's: it scrolls, as broken none could read it."""
+_LABEL = re.compile(r" +\S+(?: \S+){0,3}  +(?=\S)|\S+(?: \S+)?  +(?=\S)|( *)")
+"""The label of a printed line with the room up to its value."""
 _TIGHT = 103
 """The characters that no cell of a row can break, with two for the room between columns, from which letters are
 smaller still."""
@@ -193,9 +195,14 @@ def with_broken_commands(doctree: nodes.document) -> None:
     for block in doctree.findall(nodes.literal_block):
         if block.get("language") != "console":
             continue
-        lines = []
+        lines: list[str] = []
         for line in block.astext().splitlines():
-            while line.startswith(("$ ", "    ")) and len(line) > CODE_COLUMNS and " --" in line[6:CODE_COLUMNS]:
+            label = _LABEL.match(lines[-1]) if lines and len(lines[-1]) > _PRINTED_COLUMNS else None
+            if label and label[0].strip() and re.match(" *", line)[0] == " " * len(label[0]):
+                lines[-1] += f" {line.lstrip()}"  # the value goes on here; it is broken anew below
+                continue
+            command = line.startswith("$ ") or (lines and lines[-1].endswith("\\"))
+            while command and len(line) > CODE_COLUMNS and " --" in line[6:CODE_COLUMNS]:
                 at = line.rindex(" --", 6, CODE_COLUMNS)
                 lines.append(f"{line[:at]} \\")
                 line = f"    {line[at + 1 :]}"
@@ -210,7 +217,7 @@ def with_broken_commands(doctree: nodes.document) -> None:
 
 def _hung(line: str) -> list[str]:
     """Break a printed line that is longer than the column, and set its rest below the value that it prints."""
-    label = re.match(r" +\S+(?: \S+){0,3}  +(?=\S)|\S+(?: \S+)?  +(?=\S)|( *)", line)[0]
+    label = _LABEL.match(line)[0]
     indent = " " * (len(label) + (0 if label.strip() else 2))
     return textwrap.wrap(line, _PRINTED_COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
