@@ -29,6 +29,7 @@ CASES = [
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
     {"heads": 3, "query_key_norm": "head", "logit_factor": 1.7, "logit_softcap": 2.0},
+    {"heads": 3, "query_key_norm": "head", "kv_heads": 1, "rotary": 1.0, "window": 2, "mask": "causal", "tokens": 5},
 ]
 
 
@@ -226,6 +227,23 @@ def test_factors_of_queries_and_keys():
         np.testing.assert_allclose(apart[name], plain[name] * ratio, rtol=1e-9, err_msg=name)
 
 
+def test_without_queries_nothing_is_done_to_them():
+    plain = predict(Stack(depth=2))
+    for fields in ({"rotary": 1.0}, {"logit_softcap": 1.0}):
+        other = predict(Stack(depth=2, **fields))
+        for name, value in plain.items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-9, err_msg=name)
+
+
+def test_a_norm_makes_the_scale_of_no_effect_but_for_gradients_of_its_own():
+    """Which are smaller by s²."""
+    fields = {"depth": 2, "tokens": 4, "vocab": 16, "width": 64, "query_key_norm": "head"}
+    small, large = (predict(Stack(**fields, query_key_scale=s), patterns=16) for s in (0.1, 2.0))
+    for name, value in small.items():
+        ratio = 400.0 if name in ("grad_sq_WQ", "grad_sq_WK") else 1.0
+        np.testing.assert_allclose(value, ratio * large[name], rtol=1e-9, err_msg=name)
+
+
 def test_squared_norms_are_not_negative():
     """Of identical tokens queries and keys have no gradient, which rounding may not make less than that."""
     found = predict(Stack(input_correlation=1.0, tokens=4, query_key_scale=1.5), patterns=64)
@@ -241,8 +259,14 @@ def test_squared_norms_are_not_negative():
     ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
     ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
     ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* with query_key 'tied'"),
+    ({"width": 12, "heads": 12, "rotary": 1.0}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"rotary": 1.0, "source_tokens": 2}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"query_key_norm": "head"}, "^query_key_scale must be above 0 with query_key_norm"),
+    ({"head_width": 32}, "^output_projection must be 'random' with head_width"),
+    *(({"query_key_scale": 1.0, "query_key": "tied", name: value}, "^query_key must be 'untied' with query_key_norm")
+      for name, value in (("query_key_norm", "head"), ("rotary", 1.0), ("logit_softcap", 1.0))),
 ])  # fmt: skip
-def test_heads_that_do_not_divide_are_refused(fields, message):
+def test_what_attention_does_not_take(fields, message):
     with pytest.raises(ValueError, match=message):
         Stack(**fields)
 
