@@ -134,12 +134,16 @@ def test_what_has_no_rule_is_refused_and_sampled(fields):
 
 
 def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
-    """`check` says nothing of it, and does not fail."""
+    """`check` judges nothing of it and does not fail; figures need a prediction."""
     out = str(tmp_path / "run")
-    line = "--embeddings tied --dropout 0.1 --width 16 --depth 1 2 3 --tokens 2 --vocab 4"
+    line = "--placement pre --embeddings tied --dropout 0.1 --width 16 --depth 1 2 3 --tokens 2 --vocab 4"
     assert main(["sweep", "--out", out, *line.split()]) == 0
-    assert main(["check", out]) == 0
-    assert "0 agree within 3%, 0 are consistent" in capsys.readouterr().out
+    for flags in ((), ("--layers",)):
+        assert main(["check", out, *flags]) == 0
+        said = capsys.readouterr().out
+        assert "0 agree within 3%, 0 are consistent" in said and "dL/dW2" in said
+        assert "Theory has no rule for 3 of 3 networks: stack must have untied embeddings" in said
+    assert "Samples, root mean squares: 64 networks" in said and "wide enough" not in said
     table = check(out).to_frame()
     assert table["predicted"].isna().all()
     assert (table[table["quantity"] == "grad_sq_W2"]["mean"] > 0).all()

@@ -245,19 +245,6 @@ def test_a_table_needs_theory_or_samples_alone():
     assert set(alone["quantity"]) <= set(layer_table(predict(STACK), drawn)["quantity"])
 
 
-def test_check_shows_a_run_s_gradients_and_says_what_has_no_rule(capsys, tmp_path):
-    run = str(tmp_path / "run")
-    grid = ("--placement", "post", "--width", "32", "--depth", "2", "--tokens", "4", "--vocab", "8")
-    tied = ("--embeddings", "tied", "--dropout", "0.5")
-    assert main(["sweep", *grid, *tied, "--draws", "2", "--out", run]) == 0
-    capsys.readouterr()
-    assert main(["check", run, "--layers"]) == 0
-    said = capsys.readouterr().out
-    assert "Samples, root mean squares: 64 networks" in said
-    assert "Theory has no rule for 1 of 1 networks: stack must have untied embeddings" in said
-    assert "wide enough" not in said
-
-
 NANOGPT = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 128, "vocab_size": 65, "dropout": 0.2, "bias": False}
 
 
