@@ -6,6 +6,7 @@ Nothing of theory or of the sampler is used. Matrices are (d_out, d_in), as torc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -87,23 +88,16 @@ def olmo(sizes: Sizes) -> Weights:
     return weights
 
 
-def megatron(sizes: Sizes) -> Weights:
-    """`init_method_normal(0.02)`, and `scaled_init_method_normal` for what writes to the stream."""
-    weights = _empty(sizes, gated=True)
-    for role, matrices in weights.items():
-        for matrix in matrices:
-            scaled = role in ("WO", "W2")
-            nn.init.normal_(matrix, mean=0.0, std=0.02 / math.sqrt(2.0 * sizes.depth) if scaled else 0.02)
-    return weights
+def _by_depth(sizes: Sizes, *, gated: bool) -> Weights:
+    """Of 0.02, and over sqrt(2 L) what writes to the stream.
 
-
-def nanogpt(sizes: Sizes) -> Weights:
-    """Everything of 0.02, and the parameters whose name ends with c_proj.weight over sqrt(2 L)."""
-    weights = _empty(sizes, gated=False)
+    Megatron-LM's `init_method_normal` and `scaled_init_method_normal`, and nanoGPT's names that end with c_proj.weight.
+    """
+    weights = _empty(sizes, gated=gated)
     for role, matrices in weights.items():
         for matrix in matrices:
             c_proj = role in ("WO", "W2")
-            nn.init.normal_(matrix, mean=0.0, std=0.02 / math.sqrt(2 * sizes.depth) if c_proj else 0.02)
+            nn.init.normal_(matrix, mean=0.0, std=0.02 / math.sqrt(2.0 * sizes.depth) if c_proj else 0.02)
     return weights
 
 
@@ -150,6 +144,6 @@ def nanochat(sizes: Sizes) -> Weights:
 
 # By the name that `drawn_by` takes.
 DRAWN: dict[str, Callable[[Sizes], Weights]] = {
-    "neox": neox, "torchtitan": torchtitan, "olmo2": olmo2, "olmo": olmo, "megatron": megatron, "nanogpt": nanogpt,
-    "nanochat": nanochat, "mup:64": mup, "completep:64:2": completep,
+    "neox": neox, "torchtitan": torchtitan, "olmo2": olmo2, "olmo": olmo, "megatron": partial(_by_depth, gated=True),
+    "nanogpt": partial(_by_depth, gated=False), "nanochat": nanochat, "mup:64": mup, "completep:64:2": completep,
 }  # fmt: skip
