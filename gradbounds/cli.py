@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,20 +280,14 @@ def _whole(word: str) -> int:
         return int(number)
 
 
-@contextlib.contextmanager
-def _terminal_for_help() -> Iterator[None]:
+def _terminal_for_help() -> contextlib.AbstractContextManager[Any]:
     # Set up the terminal for help: no colours if NO_COLOR is set (no-color.org), and a minimum width.
+    from unittest.mock import patch  # parsing loads it anyway
+
     changed = {"TERM": "dumb"} if os.environ.get("NO_COLOR") else {}
     if shutil.get_terminal_size().columns < _NARROWEST:
         changed["COLUMNS"] = str(_NARROWEST)
-    before = {name: os.environ[name] for name in changed if name in os.environ}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name in changed:
-            del os.environ[name]
-        os.environ.update(before)
+    return patch.dict(os.environ, changed)
 
 
 def _print_what_can_be_encoded() -> None:

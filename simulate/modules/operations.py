@@ -134,7 +134,7 @@ class OperationWatcher(TorchFunctionMode):
                 continue
             axis: int | None = -1
             if name == "einsum":
-                axis = _contracted(str(args[0]), place)
+                axis = contracted(str(args[0]), place)
             elif place:
                 axis = -2
             # A learned matrix along another axis than the softmax's mixes heads: its other factor holds no values.
@@ -204,13 +204,9 @@ def _weights_of(
     return logits, logits.softmax(-1).nan_to_num(0.0)
 
 
-def _contracted(equation: str, place: int) -> int | None:
-    """Return the axis of an einsum operand that the product sums over, if it is a single one; otherwise None."""
+def contracted(equation: str, place: int) -> int | None:
+    """Return the axis of an einsum operand that the product sums over, from the end; None if it is not one axis."""
     terms, _, result = equation.replace(" ", "").partition("->")
-    operands = terms.split(",")
-    if "..." in operands[place]:
-        letters = operands[place].replace("...", "")
-        summed = [k - len(letters) for k, letter in enumerate(letters) if letter not in result]
-    else:
-        summed = [k for k, letter in enumerate(operands[place]) if letter not in result]
+    letters = terms.split(",")[place].replace("...", "")
+    summed = [k - len(letters) for k, letter in enumerate(letters) if letter not in result]
     return summed[0] if len(summed) == 1 else None

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from simulate.modules.operations import contracted
+
 _TIMES = ("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__")
 _OVER = ("div", "__truediv__", "true_divide", "divide", "div_", "__itruediv__")
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
@@ -181,11 +183,5 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _contracted_size(args: tuple[Any, ...], operands: list[Tensor]) -> int | None:
-    if len(operands) != 2:
-        return None
-    if not isinstance(args[0], str):
-        return int(operands[0].shape[-1])
-    terms, _, result = args[0].replace(" ", "").replace("...", "").partition("->")
-    left = terms.split(",")[0]
-    summed = [letter for letter in left if letter not in result]
-    return int(operands[0].shape[left.index(summed[0]) - len(left)]) if len(summed) == 1 else None
+    axis = contracted(args[0], 0) if isinstance(args[0], str) else -1
+    return int(operands[0].shape[axis]) if axis is not None and len(operands) == 2 else None

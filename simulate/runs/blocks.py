@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulate.runs.parquet import open_parquet
-from simulate.runs.tables import with_nulls
 from theory.stack.quantities import QUANTITIES
 
-_NAMES = re.compile(r"(\d{6,})-(?:[0-9a-f]{16}){1,2}\.parquet")
+_NAMES = re.compile(r"(\d{6,})-[0-9a-f]{32}\.parquet")
 KEY = ["cell", "seed", "draw"]
 """The columns that identify a draw."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
@@ -65,7 +64,7 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
     if gaps or strange or not about.num_rows or _without_loss(about):
         raise TypeError("these are no draws")
     _check_numbers(rows)
-    return with_nulls(rows)
+    return rows
 
 
 def _check_numbers(rows: pa.Table) -> None:

@@ -46,8 +46,7 @@ class TrainingCell(Cell):
 
     def __post_init__(self) -> None:
         Cell.__post_init__(self)  # which a class with slots has no other way to call
-        training = asdict(self.trained) | {"optimizer": self.trained.optimizer.stored}
-        content = json.loads(self.key) | {"training": training}
+        content = json.loads(self.key) | {"training": asdict(self.trained)}
         object.__setattr__(self, "key", json.dumps(content, sort_keys=True, separators=(",", ":"), default=float))
         object.__setattr__(self, "name", hashlib.sha256(self.key.encode()).hexdigest()[:16])
 

@@ -1,6 +1,6 @@
 """Optimizers: SGD with momentum and weight decay and polar factors, whose steps are of low rank, and Adam."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 TrainingOptimizer = Literal["sgd", "polar", "adam"]
@@ -53,8 +53,3 @@ class Optimizer:
     def decoupled(self) -> bool:
         """Whether weight decay stays out of the momentum, as Muon's and AdamW's does."""
         return self.name != "sgd"
-
-    @property
-    def stored(self) -> dict[str, str | float]:
-        """As keys of cells have it: there "polar" is called "muon", as in run folders that have landed."""
-        return asdict(self) | {"name": "muon" if self.name == "polar" else self.name}

@@ -91,7 +91,7 @@ def test_a_built_in_under_another_name_has_the_same_law(engine):
 
 
 @pytest.mark.parametrize(("engine", "ffn", "width"), [("dense", "plain", 256), ("conditioned", "gated", 1024)])
-def test_new_ones_agree_with_theory(monkeypatch, engine, ffn, width):
+def test_new_ones_agree_with_theory(engine, ffn, width):
     """3% or 4 standard errors for each of some 40 numbers: a false alarm in fewer than one of 300 at worst.
 
     Gated, a gradient is up to 20/d larger than at infinite width (17% at 128, 7% at 256, 3.6% at 512).
@@ -101,15 +101,6 @@ def test_new_ones_agree_with_theory(monkeypatch, engine, ffn, width):
     stack = replace(SMALL, width=width, vocab=32, ffn=ffn, **own)
     samples = sample(stack, draws=128, seed=0, engine=engine)
     assert off(samples, predict(stack))[1] == []
-    # The slope of another activation, or another gain, is seen.
-    for table, name, wrong in (
-        (NAMES, "own.squared_relu", replace(NAMES["own.squared_relu"], derivative=np.abs)),
-        (INITIALIZATIONS, "uneven", INITIALIZATIONS["fan_in"]),
-        (COMPOSITIONS, "half_peri", COMPOSITIONS["peri"]),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setitem(table, name, wrong)
-            assert off(samples, predict(stack))[1]
 
 
 @pytest.mark.parametrize(

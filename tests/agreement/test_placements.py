@@ -110,19 +110,11 @@ def test_the_network_is_the_slow_one(placement):
 
 
 @pytest.mark.parametrize("placement", [p for p in COMPOSITIONS if p not in ("post", "pre")])
-def test_theory_is_what_samples_do(placement, monkeypatch):
-    """Every quantity of every layer at d = 512; and another scale of the residual, branch or gain would be seen."""
+def test_theory_is_what_samples_do(placement):
+    """Every quantity of every layer at d = 512."""
     stack = Stack(placement=placement, width=512, depth=4, tokens=4, vocab=16)
-    samples = sample(stack, draws=192, seed=1)
-    worst, names = off(samples, predict(stack))
+    worst, names = off(sample(stack, draws=192, seed=1), predict(stack))
     assert worst <= 1, names
-    if placement in ("residual", "rezero"):  # a second stream has no scales; without a branch the others change nothing
-        return
-    for changes in ({"residual": lambda _: 1.5}, {"branch": lambda _: 0.3}, {"gain": lambda _: 0.6}):
-        wrong = replace(COMPOSITIONS[placement], **changes)
-        with monkeypatch.context() as patch:
-            patch.setitem(placements.COMPOSITIONS, placement, wrong)
-            assert off(samples, predict(stack))[0] > 1, changes
 
 
 LEARNED = [

@@ -13,8 +13,7 @@ from simulate import sample
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
 from theory import Prediction, Stack, predict
-from theory.mean_field import cost, prediction, sublayers
-from theory.mean_field.attention import sampled as random_attention
+from theory.mean_field import cost, prediction
 
 SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
 CASES = [
@@ -29,6 +28,7 @@ CASES = [
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
     {"heads": 3, "query_key_norm": "head", "logit_factor": 1.7, "logit_softcap": 2.0},
+    {"heads": 3, "query_key_norm": "head", "kv_heads": 1, "rotary": 1.0, "window": 2, "mask": "causal", "tokens": 5},
 ]
 
 
@@ -76,42 +76,22 @@ def test_theory_is_what_samples_do(case):
     assert worst <= 1, names
 
 
-def assert_told_apart(monkeypatch, stack, draws, planted, ratio, roles=("WQ", "WK")):
-    """Samples agree with theory within 4 standard errors, and not with theory that holds a planted error."""
-    samples, right = sample(stack, draws=draws, seed=0), predict(stack, target=0.004)
-    monkeypatch.setattr(*planted)
-    wrong = predict(stack, target=0.004)
-    for name in (f"grad_sq_{role}" for role in roles):
+OVERLAPS = [
+    (2000, {"placement": "peri", "width": 256, "query_key_scale": 1.0}),
+    (3500, {"query_key_scale": 1.0, "dropout": 0.6, "output_projection": "random", "initialization": "he"}),
+    (4000, {"width": 256, "query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"}),
+]
+
+
+@pytest.mark.parametrize(("draws", "fields"), OVERLAPS)
+def test_overlaps_change_the_gradients_of_queries_and_keys(draws, fields):
+    """Within 4 standard errors. Without norms, dropout or the tied product in the overlaps, they are 6% off or more."""
+    stack = Stack(**{"width": 512, "depth": 1, "tokens": 4, "vocab": 64} | fields)
+    samples, theory = sample(stack, draws=draws, seed=0), predict(stack, target=0.004)
+    for name in {"grad_sq_WQ", "grad_sq_WK"} & set(theory):
         values = samples[name][:, 0].astype(float)
-        error = math.hypot(values.std() / math.sqrt(draws), float(right.errors.get(name, np.zeros(1))[0]))
-        assert wrong[name] / right[name] == pytest.approx(ratio, abs=0.02)
-        assert abs(values.mean() - right[name]) < 4 * error
-        assert abs(values.mean() - wrong[name]) > 5 * error
-
-
-def test_the_overlaps_are_needed(monkeypatch):
-    """Peri-LN: without what the norms removed, W^Q and W^K are 11% too large."""
-    stack = Stack(placement="peri", width=256, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
-    assert_told_apart(monkeypatch, stack, 2000, (sublayers, "removed", lambda *_: None), 1.108)
-
-
-def test_dropout_makes_the_overlaps_larger(monkeypatch):
-    """Without it W^Q and W^K are 7% too large at p = 0.6."""
-    stack = Stack(
-        width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0, dropout=0.6, output_projection="random",
-        initialization="he",
-    )  # fmt: skip
-    planted = (sublayers, "dropped_overlaps", lambda tokens, overlaps, kept: overlaps)
-    assert_told_apart(monkeypatch, stack, 3500, planted, 1.07)
-
-
-def test_tied_matrices_need_the_overlaps_of_their_product(monkeypatch):
-    """Logits over d_k: without them the one matrix of queries and keys is 6% too large."""
-    fields = {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"}
-    stack = Stack(width=256, depth=1, tokens=4, vocab=64, **fields)
-    whole = random_attention._crossed
-    planted = (random_attention, "_crossed", lambda *given: whole(*given[:-1], None))
-    assert_told_apart(monkeypatch, stack, 4000, planted, 1.06, roles=["WQ"])
+        error = math.hypot(values.std() / math.sqrt(draws), float(theory.errors[name][0]))
+        assert abs(values.mean() - theory[name]) < 4 * error, name
 
 
 NARROW = [
@@ -226,6 +206,23 @@ def test_factors_of_queries_and_keys():
         np.testing.assert_allclose(apart[name], plain[name] * ratio, rtol=1e-9, err_msg=name)
 
 
+def test_without_queries_nothing_is_done_to_them():
+    plain = predict(Stack(depth=2))
+    for fields in ({"rotary": 1.0}, {"logit_softcap": 1.0}):
+        other = predict(Stack(depth=2, **fields))
+        for name, value in plain.items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-9, err_msg=name)
+
+
+def test_a_norm_makes_the_scale_of_no_effect_but_for_gradients_of_its_own():
+    """Which are smaller by s²."""
+    fields = {"depth": 2, "tokens": 4, "vocab": 16, "width": 64, "query_key_norm": "head"}
+    small, large = (predict(Stack(**fields, query_key_scale=s), patterns=16) for s in (0.1, 2.0))
+    for name, value in small.items():
+        ratio = 400.0 if name in ("grad_sq_WQ", "grad_sq_WK") else 1.0
+        np.testing.assert_allclose(value, ratio * large[name], rtol=1e-9, err_msg=name)
+
+
 def test_squared_norms_are_not_negative():
     """Of identical tokens queries and keys have no gradient, which rounding may not make less than that."""
     found = predict(Stack(input_correlation=1.0, tokens=4, query_key_scale=1.5), patterns=64)
@@ -241,8 +238,14 @@ def test_squared_norms_are_not_negative():
     ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
     ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
     ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* with query_key 'tied'"),
+    ({"width": 12, "heads": 12, "rotary": 1.0}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"rotary": 1.0, "source_tokens": 2}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"query_key_norm": "head"}, "^query_key_scale must be above 0 with query_key_norm"),
+    ({"head_width": 32}, "^output_projection must be 'random' with head_width"),
+    *(({"query_key_scale": 1.0, "query_key": "tied", name: value}, "^query_key must be 'untied' with query_key_norm")
+      for name, value in (("query_key_norm", "head"), ("rotary", 1.0), ("logit_softcap", 1.0))),
 ])  # fmt: skip
-def test_heads_that_do_not_divide_are_refused(fields, message):
+def test_what_attention_does_not_take(fields, message):
     with pytest.raises(ValueError, match=message):
         Stack(**fields)
 

@@ -10,7 +10,6 @@ from studies.training.train import train
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
-from theory.stack import stack as described
 
 ZEROS = pytest.mark.parametrize("name", ["branch_scale", "residual_scale"])
 
@@ -91,10 +90,3 @@ def test_a_norm_of_zeros_is_refused():
     with pytest.raises(ValueError, match="^projection_gain and down_gain must be above 0 if norms after branches"):
         Stack(placement="peri", down_gain=0.0)
     assert predict(Stack(placement="peri", down_gain=0.0, norm_epsilon=1e-5, width=32))["grad_sq_W1"].max() == 0.0
-
-
-def test_a_zero_read_as_the_own_factor_is_seen(monkeypatch):
-    """The fault that this file is about: planted, the twin sees it."""
-    given = described.partial
-    monkeypatch.setattr(described, "partial", lambda constant, value: given(constant, value or 1.0))
-    assert deviation(zeroed("branch_scale")) > 1e-4

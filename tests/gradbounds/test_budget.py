@@ -155,14 +155,6 @@ def test_without_a_rule_there_is_no_way():
         way(Stack(embeddings="tied", dropout=0.1), None, ENOUGH)
 
 
-@pytest.mark.parametrize(
-    ("max_time", "memory"), [("0s", None), ("soon", None), ("1m", "0MB"), ("1m", "12"), ("-1s", None)]
-)
-def test_limits_that_are_none(max_time, memory):
-    with pytest.raises(ValueError, match="^(max_time|memory) must be a "):
-        Budget.of(max_time, memory)
-
-
 def test_limits_that_nobody_gave_are_the_same_everywhere(monkeypatch):
     """A minute by the estimate and 4 GB, which a machine refuses that has less; those that are given ask a clock."""
     monkeypatch.setattr(asked, "free_memory", lambda: 1e8)

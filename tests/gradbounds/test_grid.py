@@ -193,6 +193,8 @@ def test_flags_change_a_file_and_a_preset(tmp_path):
     recipe = swept("--file", str(file), "--tokens", "3", "--seed", "9")
     assert [(s.width, s.depth, s.tokens) for s in recipe.stacks()] == [(8, 6, 3), (8, 6, 3), (16, 2, 3), (16, 2, 3)]
     assert (recipe.draws, recipe.seed) == (5, 9)
+    changed = swept("--file", str(file), "--width", "32", "--placement", "post").stacks()
+    assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]
     assert {s.tokens for s in swept("--preset", "quick", "--tokens", "2").stacks()} == {2}
     assert Sweep().recipe() == preset("quick")
     assert Sweep(draws=3).recipe().draws == 3
@@ -219,13 +221,6 @@ def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run"]) == 0
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run", "--dry-run"]) == 0
     assert "saved   2 blocks are already in run" in capsys.readouterr().out
-
-
-def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):
-    file = tmp_path / "sweep.toml"
-    file.write_text('[[grid]]\nplacement = "post"\nwidth = 8\n[[grid]]\nplacement = "post"\nwidth = 16\ndepth = 2\n')
-    changed = swept("--file", str(file), "--width", "32").stacks()
-    assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]
 
 
 def test_hyphens_and_underscores_name_the_same_field():

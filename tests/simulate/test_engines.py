@@ -35,13 +35,6 @@ def test_weights_are_normal_with_the_asked_deviation():
     assert 5e-6 < stats.chi2(weights.numel()).cdf(float((weights / 0.3).square().sum())) < 1 - 5e-6
 
 
-def test_second_backward_raises():
-    y = engine().apply("W1", torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True), 5, 1.0).sum()
-    y.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back, and is pulled back once"):
-        y.backward()
-
-
 def test_double_backward_raises():
     x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(engine().apply("W1", x, 5, 1.0).square().sum(), x, create_graph=True)

@@ -17,19 +17,6 @@ from theory.mean_field.inner_widths import attention_widths, feed_forward_widths
 from theory.stack.weights import gain
 
 
-def test_branch_moments_against_draws():
-    """b, ω and the covariance of ReLU's two energies; 5 standard errors."""
-    a, z = np.random.default_rng(0).normal(size=(2, 400_000))
-    forward, backward = np.maximum(a, 0) ** 2, (a > 0) * z**2
-    branch = finite_width.feed_forward_branch()
-    for values in (forward, backward):
-        assert abs(values.mean() - branch.energy) < 5 * stats.sem(values)
-        squares = (values - values.mean()) ** 2
-        assert abs(squares.mean() - branch.spread) < 5 * stats.sem(squares)
-    products = (forward - forward.mean()) * (backward - backward.mean())
-    assert abs(products.mean() - branch.shared) < 5 * stats.sem(products)
-
-
 def test_moments_of_units_are_those_of_the_branch():
     """By quadrature and by sympy: omega = b^2 (kappa - 1); 1.67 of a sub-layer with ReLU is 9.72 with its square."""
     branch = finite_width.feed_forward_branch()

@@ -106,22 +106,6 @@ def test_loss_of_word_frequencies(texts):
     assert unigram_loss(text, kept) == pytest.approx(total / number, rel=1e-12)
 
 
-def test_a_stopped_run_goes_on(texts, tmp_path):
-    """With the same losses to the last bit, across an epoch's end, with dropout."""
-    long = replace(PLAIN, updates=40, schedule=LinearDecay(peak=1e-2, end=40), model=replace(SMALL, dropout=0.2))
-    assert 40 > len(texts[0]) // 4
-
-    def stop(update, loss, rate):
-        if update == 33:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(long, *texts, checkpoint=tmp_path / "run.pt", checkpoint_every=16, on_update=stop)
-    assert train(long, *texts, checkpoint=tmp_path / "run.pt") == train(long, *texts)
-    with pytest.raises(ValueError, match="of other texts or settings"):
-        train(replace(long, model=SMALL), *texts, checkpoint=tmp_path / "run.pt")
-
-
 def test_what_cannot_be_trained(texts):
     text, kept = texts
     with pytest.raises(ValueError, match="vocab must be the text's 20, got 21"):

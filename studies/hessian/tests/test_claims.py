@@ -65,6 +65,8 @@ def test_summaries():
     assert (row["smallest"], row["largest"]) == (-3.0, 6.0)
     squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
     assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
+    # Half of the relative error of the mean square, which is half of the difference of the two probes.
+    assert row["frobenius_sem"] == pytest.approx((squares[1] - squares[0]) / 2 / (2 * np.mean(squares) ** 0.5))
     assert np.isnan(summaries(table).iloc[1]["smallest"]), "of a Gauss-Newton matrix"
     assert np.isnan(summaries(table.assign(residual=np.nan))[["smallest", "largest"]]).all(axis=None)
     assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
@@ -134,13 +136,6 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     assert "tokens must have one value here" in capsys.readouterr().err
     assert main([*run[:-2], "--dropout", "0.1", "--out", str(tmp_path / "no")]) == 2
     assert "stack must have no dropout" in capsys.readouterr().err
-
-
-def test_the_error_of_a_frobenius_norm():
-    """Of two probes: half of the relative error of the mean square, which is half of their difference."""
-    row = summaries(spectrum("post", 2, 0, 6.0)).iloc[0]
-    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
-    assert row["frobenius_sem"] == pytest.approx((squares[1] - squares[0]) / 2 / (2 * np.mean(squares) ** 0.5))
 
 
 def test_a_ratio_beyond_1_by_chance_is_undecided():

@@ -96,16 +96,6 @@ def test_breakdown_and_repeated_eigenvalues():
         quadrature(torch.zeros_like, torch.zeros(3), 2)
 
 
-def test_lost_orthogonality_is_seen():
-    """Without storage converged eigenvalues come back as copies; with it there are none."""
-    values = torch.cat([torch.linspace(0, 1, 190, dtype=torch.float64), torch.tensor([50.0, 100.0]).double()])
-    probe = torch.ones_like(values)
-    kept, lost = (quadrature(lambda v: values * v, probe, 100, reorthogonalize=r) for r in (True, False))
-    assert [(one.nodes > 10).sum() for one in (kept,)] == [2]
-    assert (lost.nodes > 10).sum() > 2
-    assert kept.weights[kept.nodes > 10].sum() == pytest.approx(lost.weights[lost.nodes > 10].sum(), rel=1e-6)
-
-
 @pytest.mark.parametrize("matrix", MATRICES)
 def test_how_data_are_cut_does_not_matter(text, matrix):
     """One piece, or pieces of unequal numbers of pairs and labels; a mean of means is not that."""

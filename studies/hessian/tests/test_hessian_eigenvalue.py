@@ -1,11 +1,8 @@
 """The residual of the Hessian and its largest eigenvalue: theory against explicit matrices of small networks."""
 
-from itertools import count
-
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from simulate.curvature.problems import stack_problem
 from studies.hessian import dyson, dyson_matrices as matrices, largest_eigenvalue as prediction
@@ -104,13 +101,6 @@ def test_how_many_tokens_pass_a_relu(correlation):
         assert differ == pytest.approx(np.arccos(correlation) / np.pi, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-def test_deep_stacks(placement):
-    """Tokens that have aligned: the residual's edge rises with the depth."""
-    edges = [residual_edge(Stack(placement=placement, width=64, depth=L, tokens=4, vocab=4096)) for L in (2, 8)]
-    assert 0.0 < edges[0] < edges[1] < np.inf
-
-
 def test_the_two_ways_of_sampled_outputs(monkeypatch):
     """With many classes to a coordinate the output matrix's own block, which one way leaves out, is of order d/V."""
     stack = Stack(width=8, depth=1, tokens=3, vocab=360)
@@ -120,29 +110,6 @@ def test_the_two_ways_of_sampled_outputs(monkeypatch):
     for name in ("hessian", "gauss_newton"):
         assert getattr(without, name) == pytest.approx(getattr(with_block, name), rel=0.03)
         assert getattr(without, name) < getattr(with_block, name)
-
-
-def test_small_products_have_one_thread(monkeypatch):
-    """Two threads of a busy machine take minutes for what one does in seconds."""
-
-    def threads():
-        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-
-    calls, seen, true = count(), [], dyson._responses
-
-    def counted(*given):
-        if next(calls) % 100 == 0:  # to ask takes longer than a product
-            seen.append(threads())
-        return true(*given)
-
-    monkeypatch.setattr(dyson, "_responses", counted)
-    with threadpool_limits(2, user_api="blas"):
-        stack = Stack(placement="pre", width=8, depth=1, tokens=2, vocab=6, branch_scale=1.7)
-        found = largest_eigenvalues(stack, samples=2)
-        residual_edge(stack)
-    assert seen
-    assert all(one <= {1} for one in seen), "a library that does not tell has none here"
-    assert found.hessian > 0
 
 
 def test_errors():

@@ -11,7 +11,6 @@ from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.inputs import input_batches, network_inputs
 from simulate.text import TextWindows
-from studies.training.cells import cheaper_engine, training_cell
 from studies.training.maps import LearningMaps
 from studies.training.optimizers import Optimizer
 from studies.training.schedule import Schedule, roles
@@ -195,14 +194,6 @@ def test_what_is_not_trained_stays():
     assert len(np.unique(resting["loss"])) == 9
 
 
-def test_factors():
-    """Of single steps: none at the first, so that nothing moves, and the rate's own at the second."""
-    plain = train(POST, steps=1, learning_rate=0.1, draws=2, seed=0, engine="dense")
-    late = train(POST, steps=2, learning_rate=0.2, factors=(0.0, 0.5), draws=2, seed=0, engine="dense")
-    np.testing.assert_array_equal(late["loss"][:, 1], plain["loss"][:, 0])
-    np.testing.assert_allclose(late["loss"][:, 2], plain["loss"][:, 1], rtol=1e-6)
-
-
 def test_other_networks_train_too():
     """Random queries and keys, masks, dropout, uniform matrices; both engines, where there are both."""
     own = {"query_key_scale": 1.0, "heads": 2, "mask": "causal", "dropout": 0.1, "output_projection": "random"}
@@ -250,23 +241,3 @@ def test_words_and_positions_keep_their_vectors(shown):
         design = design if shown != "none" else design[:, :4]
         residual = x - design @ torch.linalg.lstsq(design, x, driver="gelsd").solution
         assert residual.abs().max() < 1e-12
-
-
-def test_the_cheaper_engine():
-    assert cheaper_engine(Stack(width=512, tokens=8), 10) == "conditioned"
-    assert cheaper_engine(Stack(width=512, tokens=8), 100) == "dense"
-    assert cheaper_engine(Stack(width=4096, tokens=8, initialization="pytorch"), 1) == "dense"
-
-
-def test_a_stored_key_keeps_its_bytes():
-    """Written when "polar" was called "muon": key and name are those of cells that have landed in run folders."""
-    stack = Stack(width=8, depth=1, tokens=2, vocab=4)
-    schedule = schedule_of(stack, steps=1, learning_rate=0.05, name="polar", momentum=0.5)
-    cell = training_cell(stack, schedule, engine="dense")
-    assert cell.key == (
-        '{"device":"cpu","dtype":"float32","engine":"dense","stack":{"depth":1,"tokens":2,"vocab":4,"width":8},'
-        '"training":{"batch":"same","factors":[1.0],"optimizer":{"momentum":0.5,"name":"muon","weight_decay":0.0},'
-        '"rates":{"W1":0.05,"W2":0.05,"WV":0.05,"Wemb":0.05},"steps":1}}'
-    )
-    assert cell.name == "ec4fea865781fe28"
-    assert cell.trained.optimizer.name == "polar"

@@ -259,11 +259,6 @@ def test_outcomes(final, expected):
 def test_times():
     assert time_to([0, 50, 100], [8.0, 4.0, 3.0], 4.0) == (50, True)
     assert time_to([0, 50, 100], [8.0, float("nan"), 5.0], 4.0) == (100, False)
-    assert median_time([10, 20, 30], [True, True, True]) == 20
-    assert median_time([10, 20, 30, 30], [True, True, False, False]) == 20
-    assert median_time([10, 30, 30], [True, False, False]) == float("inf")
-    # One is lost at 5 before any gets there: four at risk, 3/4 and then 3/4 · 2/3 = 1/2 survive.
-    assert median_time([5, 10, 20, 30, 30], [False, True, True, False, False]) == 20
 
 
 def test_median_times_are_those_of_the_product_of_survivors():

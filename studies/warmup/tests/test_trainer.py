@@ -68,12 +68,6 @@ def test_rates_that_fall_to_zero(warmup, rates):
         replace(schedule, warmup=12)
 
 
-def test_readings_agree_where_the_warmup_is_the_start():
-    first = Schedule(peak=1e-3, warmup=7, decay="inverse-sqrt")
-    second = Schedule(peak=1e-3, warmup=7, decay="inverse-sqrt-from", start=7)
-    assert [first.rate(t) for t in range(1, 60)] == pytest.approx([second.rate(t) for t in range(1, 60)], rel=1e-14)
-
-
 def test_epochs_are_whole_and_sentences_of_like_lengths(texts):
     """Every pair once an epoch, lengths never interleaved, the limit kept, and no batch could take the next pair."""
     text, _ = texts

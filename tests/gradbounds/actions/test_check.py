@@ -75,15 +75,6 @@ def test_of_many_networks_there_is_another_way(capsys):
     assert rows_of(said) == []
 
 
-def test_a_network_without_a_rule_has_its_measured_numbers(capsys):
-    line = ["sweep", "--placement", "pre", "--width", "16", "--embeddings", "tied", "--dropout", "0.5", *SMALL]
-    assert main([*line, "--draws", "16", "--out", "run"]) == 0
-    capsys.readouterr()
-    assert main(["check", "run"]) == 0
-    (table,) = rows_of(capsys.readouterr().out)
-    assert ("dL/dW2", 3) in table
-
-
 def test_draws_that_are_not_finite_are_counted(capsys):
     """An error without --strict; one token's correlation with others is defined nowhere, and none."""
     stack = Stack(width=16, depth=2, tokens=1, vocab=4)

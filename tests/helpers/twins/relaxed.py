@@ -111,7 +111,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         found = []
         for i in range(len(rows)):
             numbers = list(rows[i])
-            for start in range(0, width * stack.heads, width):
+            for start in range(0, rows.shape[1], width):
                 for f in range(pairs):
                     a, b = start + f, start + pairs + f
                     angle = torch.tensor(i % length * stack.rotary_base ** (-f / pairs), dtype=rows.dtype)
