@@ -6,12 +6,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, stacks
+from gradbounds.grid import FIELDS, OWN_WORD, field_values, stacks
 from simulate.runs.manifests import check_seal
 from simulate.text import TEXTS
 from theory import Stack
 from theory.stack.documents import parsed, read_document
 from theory.stack.registry import nearest
+from theory.stack.stack import OWN
 
 _FOLDER = resources.files("gradbounds") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir()))
@@ -84,7 +85,7 @@ def read_recipe(path: Path) -> Recipe:
     if isinstance(content.get("networks"), list):
         return _of_networks(content, path)
     is_manifest = isinstance(content.get("recipe"), dict)
-    recipe = recipe_of(content["recipe"] if is_manifest else content)
+    recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
     return replace(recipe, text=str(beside)) if (recipe.text not in ("", *TEXTS)) and not is_manifest else recipe
 
@@ -109,6 +110,28 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
     grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
     sampling: dict[str, Any] = dict(*ways)
     return Recipe(grid=grid, draws=draws, seed=request.get("seed"), **sampling)
+
+
+def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
+    """Return the recipe in the manifest of a run, which may have been written by an older version.
+
+    Older manifests write 0 instead of "own" for fields such as `branch_scale`.
+
+    Raises:
+        ValueError: the recipe has unknown keys or values of a wrong type; see `recipe_of`.
+    """
+    recipe = recipe_of(manifest["recipe"])
+    if "own" in manifest:
+        return recipe
+    meant = [
+        {
+            name: [OWN_WORD if value == 0 else value for value in field_values(name, table[name])]
+            for name in OWN
+            if name in table
+        }
+        for table in recipe.grid
+    ]
+    return replace(recipe, grid=tuple({**table, **changes} for table, changes in zip(recipe.grid, meant, strict=True)))
 
 
 def preset(name: str) -> Recipe:

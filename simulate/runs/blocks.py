@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulate.runs.parquet import open_parquet
+from simulate.runs.tables import with_nulls
 from theory.stack.quantities import QUANTITIES
 
-_NAMES = re.compile(r"(\d{6,})-[0-9a-f]{32}\.parquet")
+_NAMES = re.compile(r"(\d{6,})-(?:[0-9a-f]{16}){1,2}\.parquet")
 KEY = ["cell", "seed", "draw"]
 """The columns that identify a draw."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
@@ -64,7 +65,7 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
     if gaps or strange or not about.num_rows or _without_loss(about):
         raise TypeError("these are no draws")
     _check_numbers(rows)
-    return rows
+    return with_nulls(rows)
 
 
 def _check_numbers(rows: pa.Table) -> None:

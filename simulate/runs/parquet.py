@@ -1,16 +1,19 @@
 """Write and read the Parquet files of a run folder with checksums, so that damage is noticed.
 
 Each page has a checksum, which other readers verify too. Page checksums do not cover the column names, so the file's
-name also ends with the SHA-256 of all its bytes.
+name also ends with the SHA-256 of all its bytes. Files of earlier versions have neither.
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulate.runs.files import write_whole
+
+_DIGEST = re.compile(r".+-([0-9a-f]{32})\.parquet")
 
 
 def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
@@ -35,6 +38,12 @@ def open_parquet(file: Path) -> pq.ParquetFile:
         ArrowException: the file is not a Parquet file.
     """
     content = file.read_bytes()
-    if hashlib.sha256(content).hexdigest()[:32] != file.stem.rpartition("-")[2]:
+    digest = _DIGEST.fullmatch(file.name)
+    if digest and hashlib.sha256(content).hexdigest()[:32] != digest[1]:
         raise OSError("its bytes are not those that were written")
     return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+
+
+def has_checksum(file: Path) -> bool:
+    """Return whether a Parquet file has checksums; files of earlier versions have none."""
+    return _DIGEST.fullmatch(file.name) is not None

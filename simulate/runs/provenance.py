@@ -31,7 +31,7 @@ def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> d
     """
     keys = "\n".join(sorted(cell.key for cell in cells))
     request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
-    return {"request": request} | {"cells": len(cells), "draws": draws} | {"sessions": [session()]}
+    return {"request": request} | {"cells": len(cells), "draws": draws, "own": "null"} | {"sessions": [session()]}
 
 
 def session() -> dict[str, Any]:

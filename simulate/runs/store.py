@@ -30,11 +30,12 @@ from simulate.runs.blocks import (
 )
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest, sealed
-from simulate.runs.parquet import open_parquet, write_parquet
+from simulate.runs.parquet import has_checksum, open_parquet, write_parquet
 from simulate.runs.tables import (
     Block,
     block_rows,
     cell_of,
+    marked,
     quantity_arrays,
     rows_frame,
 )
@@ -167,7 +168,7 @@ class Run:
         if blocks:
             self.check_there()
             folder = self.folder / "blocks"
-            write_parquet(folder, f"{next_number(folder):06}", block_rows(blocks))
+            write_parquet(folder, f"{next_number(folder):06}", marked(block_rows(blocks)))
 
     def check_there(self) -> None:
         """Raise an error if the run folder was deleted or moved while a sweep writes to it.
@@ -233,7 +234,7 @@ class Run:
             ValueError: a file is damaged or not from a sweep, a draw is stored twice, or the run is a training run.
         """
         sources: dict[str, str] = {}
-        for file in sorted((self.folder / "windows").glob("*.parquet")):
+        for file in self._parquet("windows"):
             sources |= readable(lambda f=file: _source_of(f), file)
         yield from (rows_frame(self._sampled(rows), sources) for rows in self.tables())
 
@@ -280,9 +281,24 @@ class Run:
         """
         return block_files(self.folder / "blocks")
 
+    def without_checksums(self) -> list[str]:
+        """Return a remark on the number of the run's Parquet files without checksums; empty if all have them."""
+        files = [file for sub in ("blocks", "windows") for file in self._parquet(sub)]
+        without = sum(not has_checksum(file) for file in files)
+        if not without:
+            return []
+        return [
+            f"{without} of {len(files)} Parquet files are of an earlier version and have no checksums; a flipped bit "
+            "in one is not noticed."
+        ]
+
+    def _parquet(self, sub: str) -> list[Path]:
+        return sorted((self.folder / sub).glob("*.parquet"))
+
     def _windows_file(self, digest: str, stack: Stack) -> Path | None:
-        """Return the path of a text's saved windows, or None."""
-        return next((self.folder / "windows").glob(f"{_windows_stem(digest, stack)}-*.parquet"), None)
+        """Return the path of a text's saved windows, or None; earlier versions had no digest of bytes in the name."""
+        stem = _windows_stem(digest, stack)
+        return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
         """Save the windows of text that configurations use, unless they are already saved.

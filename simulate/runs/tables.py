@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulate.text import TextWindows
@@ -81,6 +82,30 @@ def _constants(name: str, values: Sequence[Any]) -> pa.Array:
     words = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words)))
+
+
+_OWN_IS_NULL = {"own": "null"}
+
+
+def marked(rows: pa.Table) -> pa.Table:
+    """Mark rows, before they are written, as rows in which null means the LayerNorm placement's default.
+
+    Such a field is `branch_scale`. The rows themselves are not changed.
+    """
+    return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
+
+
+def with_nulls(rows: pa.Table) -> pa.Table:
+    """Return a file's rows, with null for every field that is left at the LayerNorm placement's default.
+
+    Older files have 0 in such fields, which becomes null.
+    """
+    if b"own" in (rows.schema.metadata or {}):
+        return rows
+    for name in set(OWN) & set(rows.column_names):
+        given = pc.if_else(pc.equal(rows[name], 0.0), pa.scalar(None, rows[name].type), rows[name])
+        rows = rows.set_column(rows.column_names.index(name), name, given)
+    return rows
 
 
 def cell_columns(cell: "Cell") -> dict[str, Any]:

@@ -10,12 +10,12 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from gradbounds.cli import main
 from gradbounds.commands.claims import Claims
-from simulate.runs.parquet import write_parquet
 
 
 def call(*arguments, cwd=None):
@@ -238,8 +238,11 @@ BAD = [
     (("predict", "--ffn", "gate"), "). Did you mean gated? See gradbounds"),
     (("probe", "encoder-poost"), "got 'encoder-poost'. Did you mean encoder-post?"),
     (("probe", "zoo.py:nanogpt"), "there is no file zoo.py in "),
-    (("check", "FOREIGN"), ".parquet' is damaged"),
-    (("runs", "FOREIGN"), ".parquet' is damaged"),
+    (
+        ("check", "FOREIGN"),
+        "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged",
+    ),
+    (("runs", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("runs", "STARTED"), "but 'STARTED/manifest.toml' has sessions of another kind."),
     (
@@ -363,7 +366,9 @@ def folders(tmp_path_factory):
     (place / "SHORT").write_text("two words")
     (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1") * 9)
     shutil.copytree(place / "OLD", place / "FOREIGN")
-    write_parquet(place / "FOREIGN" / "blocks", "000009", pa.table({"cell": ["a"], "x": [1]}))
+    pq.write_table(
+        pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet"
+    )
     shutil.copytree(place / "OLD", place / "SESSIONS")
     for name, was, now in (("STARTED", "started = .*", "started = 7"), ("NEGATIVE", "(?m)^draws = 1$", "draws = -3")):
         (place / name).mkdir()

@@ -1,12 +1,15 @@
 """A run folder that was written before modules were in subpackages: read, sampled again, and continued."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from gradbounds.cli import main
+from gradbounds.recipe import read_recipe
 from simulate import Cell, Execution, Run, sample
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import sample_into
@@ -49,6 +52,16 @@ def test_old_draws_are_read_and_sampled_again():
             np.testing.assert_allclose(new[quantity], values, rtol=1e-3, atol=1e-5, err_msg=quantity)
 
 
+def test_that_old_files_have_no_checksums_is_said_once(tmp_path, capsys):
+    """By `check` and `runs`; of a run of today it is not said."""
+    assert main([*SWEEP, str(tmp_path / "new")]) == 0
+    for command in (["check"], ["runs"]):
+        for folder, times in ((FOLDER, 1), (tmp_path / "new", 0)):
+            capsys.readouterr()
+            assert main([*command, str(folder)]) == 0
+            assert capsys.readouterr().out.count("1 of 1 Parquet files are of an earlier version and have no") == times
+
+
 def test_an_old_run_is_continued(tmp_path):
     """The same command finds all blocks landed; its request is the one in the old manifest."""
     run = shutil.copytree(FOLDER, tmp_path / "old_run")
@@ -56,6 +69,40 @@ def test_an_old_run_is_continued(tmp_path):
     assert main([*SWEEP, str(run)]) == 0
     assert {file.name: file.read_bytes() for file in (run / "blocks").iterdir()} == before
     assert len(Run.open(run).manifest["sessions"]) == 2
+
+
+# gradbounds sweep --placement post --width 3400 --depth 1 --tokens 1 --vocab 2 --engine dense --branch-scale 0 0.5
+# --draws 1, as it was when 0 left branch_scale to the placement; rows have 0 in every field left to its own.
+ZEROS = Path(__file__).parents[1] / "data" / "own_as_zero"
+BEFORE = {None: "bdac0f05c6d03854", 0.5: "991476c166df0b4e"}
+
+
+def test_a_zero_of_an_older_file_is_the_placements_own(tmp_path):
+    """Cells keep their names; beside rows of today, in which 0 is 0, each is read as it was written."""
+    assert pq.read_table(ZEROS / "blocks", columns=["branch_scale"])["branch_scale"].to_pylist() == [0.0, 0.5]
+    run = Run.open(shutil.copytree(ZEROS, tmp_path / "run"))
+    assert {s.stack.branch_scale: s.cell.name for s in run.samples()} == BEFORE
+    assert {name for name, _, _ in run.landed()} == set(BEFORE.values())
+    (frame,) = run.frames()
+    assert frame["branch_scale"].isna().tolist() == [True, True, False, False]
+    assert frame["init_std"].isna().all()
+    own = run.samples()[0].stack
+    sample_into([Cell(replace(own, branch_scale=0)), Cell(replace(own, width=2))], draws=1, seed=0, run=run)
+    assert sorted((s.stack.branch_scale is None, s.stack.branch_scale or 0.0) for s in run.samples()) == [
+        (False, 0.0), (False, 0.5), (True, 0.0), (True, 0.0),
+    ]  # fmt: skip
+    new = pq.read_table(run.files()[-1])
+    assert new["branch_scale"].null_count == 64
+    assert new["init_std"].null_count == new.num_rows
+
+
+def test_the_recipe_of_an_older_manifest_has_own_for_its_zeros(tmp_path):
+    """So that `sweep --file` and `watch` mean the same networks; a manifest of today keeps its zeros."""
+    scales = [stack.branch_scale for stack in read_recipe(ZEROS / "manifest.toml").stacks()]
+    assert scales == [None, 0.5]
+    again = tmp_path / "manifest.toml"
+    again.write_text('own = "null"\n' + (ZEROS / "manifest.toml").read_text())
+    assert [stack.branch_scale for stack in read_recipe(again).stacks()] == [0.0, 0.5]
 
 
 # Both by the engine that draws no matrices, from before it waited once in training for a use of a map:

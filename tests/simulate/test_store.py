@@ -15,7 +15,6 @@ from checks.theory_and_samples import comparison
 from simulate import Cell, Run, sample
 from simulate.runs import cell, store, tables
 from simulate.runs.execution import Execution
-from simulate.runs.parquet import write_parquet
 from simulate.runs.sweep import sample_into
 from simulate.runs.tables import Block
 from theory import QUANTITIES, Stack
@@ -205,9 +204,9 @@ def test_a_half_deleted_folder(tmp_path, cells):
 ])  # fmt: skip
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = sampled_run(tmp_path, cells[:1], 1)
-    write_parquet(run.folder / "blocks", "000009", change(pq.read_table(run.files()[0])))
+    pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet")
     for read in (run.landed, run.samples, lambda: list(run.frames())):
-        with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-.*.parquet.* is damaged"):
+        with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-a*.parquet.* is damaged"):
             read()
 
 
@@ -219,16 +218,16 @@ def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
     run = sampled_run(tmp_path, cells[:2], 64)
     (file,) = run.files()
     rows = pq.read_table(file)
-    write_parquet(file.parent, "000001", rows.slice(64))  # as another host leaves it, on a disk without locks
-    copy = run.files()[1]
+    copy = file.with_name("000001-aaaaaaaaaaaaaaaa.parquet")  # as another host leaves it, on a disk without locks
+    pq.write_table(rows.slice(64), copy)
     again = lambda: sample_into(cells[:2], draws=128, seed=3, run=run, on_block=pytest.fail)  # noqa: E731
     for read in (run.samples, run.landed, lambda: next(run.tables()), lambda: next(run.frames()), again):
         with pytest.raises(ValueError, match=COPIED.format(file.name, copy.name)):
             read()
     copy.unlink()
     file.unlink()
-    write_parquet(file.parent, "000002", pa.concat_tables([rows, rows.slice(3, 1)]))
-    with pytest.raises(ValueError, match="but 1 are there twice, the first of them twice in '.*000002-.*'"):
+    pq.write_table(pa.concat_tables([rows, rows.slice(3, 1)]), copy)
+    with pytest.raises(ValueError, match=f"but 1 are there twice, the first of them twice in '.*{copy.name}'"):
         run.samples()
 
 
