@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from checks.verdict import Verdict
 
 _INDENT = " " * 5
-# The exit code of a result that leaves its question open; 2 is an invalid input's.
-_UNDECIDED = 3
 
 
 class Frames(UserDict[str, Any]):
@@ -140,8 +138,9 @@ def deliver(
             print(line if line.startswith("  ") and not line.startswith(_INDENT) else folded(line, indent=_INDENT))
         for line in result.differences:
             print(line)
-    is_wrong = result.not_finite or (strict and (result.alarm or bool(result.differences)))
-    return 1 if is_wrong else _UNDECIDED * (strict and result.is_open)
+    if result.not_finite or (strict and (result.alarm or bool(result.differences))):
+        return 1
+    return 3 * (strict and result.is_open)  # 2 is the code of invalid input
 
 
 def _written(result: Result, out: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """The view `gradbounds predict --logged`: compare step 1 of a training log with theory, and explain a difference."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -25,16 +26,16 @@ from gradbounds.actions.logged_causes import (
     off_words,
 )
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
-from gradbounds.actions.logged_theory import Theory, text_causes
-from gradbounds.actions.plan import ZIPF, batch_text
+from gradbounds.actions.logged_theory import ANOTHER_TEXT, Theory
+from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row
 from gradbounds.network_text import drawn_lines, note_lines, other_codes, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
+from gradbounds.units import duration
 from simulate.counts import check_count
-from theory import NoRuleError
 from theory.configurations import Note
 from theory.configurations.training_codes import TRAINING_CODES
 
@@ -51,7 +52,12 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
-_ANOTHER_TEXT = "a text that repeats tokens more or less often"
+# The measurements that decide an undecided verdict: about another text, one without a prediction, and the step.
+_DECIDING = (
+    "repeat with --text FILE, the token ids of your batch, because a usual text explains the log",
+    "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
+    "log the number of the step, because later steps have a smaller loss",
+)
 _FINE, _ALONE = (
     "Step 1 is as predicted",
     "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory. "
@@ -76,43 +82,46 @@ def predict_logged(
     """
     budget = Budget.of(max_time, memory)
     check_count("batch", batch, 1)
-    if patterns is not None:
-        check_count("patterns", patterns, 2)
+    check_count("patterns", 2 if patterns is None else patterns, 2)
     asked, line = LoggedAs.of(logged_as), read_log(logged)
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
     theory = Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
+    at = batch_text(batch, stack.tokens, text, of_tokens)
     if plan:
-        at = batch_text(batch, stack.tokens, text, of_tokens)
-        return theory.plan(given, notes, at, logged, read.line, coarse=not read.line.parameters)
-    known = text == ZIPF if is_default or text is None else None
+        cost, further = theory.costs(given, read.line, coarse=not read.line.parameters)
+        what = f"loss and gradient norm, to judge {logged}"
+        also = f"  of these  about {duration(further.seconds)} for causes, if the log is not as predicted"
+        return planned((stack, notes, of), at, what, cost + further, also, seconds_of_causes=further.seconds)
     what, cost = theory.announced(given, read.line, coarse=not read.line.parameters)
     with each_once(), shown(what, cost):
         for coarse in (False,) if read.line.parameters else (True, False):
             healthy = theory.healthy(notes, coarse=coarse)
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
             read.check(layers)
-            is_fine, said, causes = _judged(theory, healthy, read, layers, given, notes, known=known)
+            is_fine, said, causes = _judged(
+                theory, healthy, read, layers, given, notes, is_free=is_default or text is None
+            )
             if theory.is_sure([healthy, *(cause for cause in causes if cause.is_text)], read.line):
                 break
-    texts = norms_of_texts(stack, text, healthy.line) is not None
     lines = [
         said[0], "",
         f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.",
         *read.lines,
-        f"Theory: {line_text(healthy.line)}, at {batch_text(batch, stack.tokens, text, of_tokens)}.",
-        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=texts)),
+        f"Theory: {line_text(healthy.line)}, at {at}.",
+        *map(card_row, ("loss", "gradient norm"), normal_ranges(
+            healthy.line, notes, texts=norms_of_texts(stack, text, healthy.line) is not None,
+        )),
         "", *said[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",
         title(stack), *note_lines(notes),
     ]  # fmt: skip
     values = {
-        "stack": stack, "batch": batch, "as_it_should_be": is_fine,
-        "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
-        "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
-        "gradient_norm_deviation": healthy.line.norm * healthy.line.log_deviation, "notes": notes,
-        "read_as": read.lines,
+        "stack": stack, "batch": batch, "as_it_should_be": is_fine, "logged_loss": read.line.loss,
+        "logged_norm": read.line.norm, "loss": healthy.line.loss, "loss_deviation": healthy.line.loss_deviation,
+        "gradient_norm": healthy.line.norm, "notes": notes, "read_as": read.lines,
+        "gradient_norm_deviation": healthy.line.norm * healthy.line.log_deviation,
     }  # fmt: skip
     return Result(
         about=f"step 1 of {logged}", values=values, lines=lines, alarm=is_fine is False, is_open=is_fine is None,
@@ -153,7 +162,7 @@ def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
 
 def _judged(
     theory: Theory, healthy: Cause, read: Reading, layers: pd.DataFrame, given: Mapping[str, Any],
-    notes: tuple[Note, ...], *, known: bool | None,
+    notes: tuple[Note, ...], *, is_free: bool,
 ) -> tuple[bool | None, list[str], list[Cause]]:  # fmt: skip
     """Return whether the first step of a log is as predicted, the lines that say so, and causes, the likeliest first.
 
@@ -166,7 +175,7 @@ def _judged(
         layers: logged norms of single matrices next to theory's.
         given: fields of the network.
         notes: notes on the network's configuration.
-        known: whether the text law is Zipf's at the exponent 1 by default; None where the text was given.
+        is_free: whether the user gave no text, so that any usual text explains the log.
     """
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
@@ -183,41 +192,26 @@ def _judged(
     if loss < TRAINED * uniform and not any(cause.explains(printed) and not cause.is_fitted for cause in causes):
         return None, _trained_lines(loss / uniform, printed, causes), causes
     theory.coarsen(healthy, notes)
-    texts, far = [], list[str]()
-    if known is not None:
-        start = None if theory.law is None else (theory.law.across, healthy.line)
-        try:
-            texts = text_causes(stack, start, lambda law: theory.line(stack, notes, law), printed)
-        except (NoRuleError, ValueError):
-            missing.append(_ANOTHER_TEXT)
-        if texts:  # of one matrix no text makes more than of all others
-            beside = compare_with_theory(printed.parameters, theory.squares)[0]
-            far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
-            texts = [] if far else texts
+    texts, far = theory.texts(healthy, notes, printed, missing) if is_free else [], list[str]()
+    if texts:  # of one matrix no text makes more than of all others
+        beside = compare_with_theory(printed.parameters, theory.squares)[0]
+        far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
+        texts = [] if far else texts
     others = [*theory.others(given, printed, missing)]
     causes += [*others, *combined_causes(others, read, stack, theory.batch)]
-    ranked = sorted(
-        [*texts, *causes],
-        key=lambda each: (not each.is_text or each.is_fitted, each.is_fitted, each.distance(printed)),
-    )
+    ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
     is_missing = (
-        _ANOTHER_TEXT in missing
+        ANOTHER_TEXT in missing
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    doubts = ["repeat with --text FILE, the token ids of your batch, because a usual text explains the log"] * bool(
-        texts
-    )
-    if is_missing and not far:
-        doubts = ["repeat with a longer --max-time or with --text FILE, because usual texts were not computed"]
-    if printed.step is None and off < -BEYOND:
-        doubts += ["log the number of the step, because later steps have a smaller loss"]
-    lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
+    doubts = (bool(texts), is_missing and not far, printed.step is None and off < -BEYOND)
+    lines = [*_off_lines(healthy, printed, ranked, [*itertools.compress(_DECIDING, doubts)]), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
-    return None if doubts else False, lines, ranked
+    return None if any(doubts) else False, lines, ranked
 
 
 def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> list[str]:

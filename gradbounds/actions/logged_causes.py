@@ -18,14 +18,9 @@ from theory import Stack
 
 BEYOND = 2.58
 """The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
-_PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-# The share of tokens without padding that is tested.
-_LEAST_SHARE, _MOST_SHARE = 0.25, 0.95
 # Usual loss scales of half precision, and usual weights of auxiliary losses.
 _LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
-# The relative rounding of a logged norm that was clipped to a threshold.
-_ROUND = 1e-3
 MOST_CAUSES = 3
 """The largest number of printed causes."""
 TRAINED = 0.5
@@ -106,7 +101,9 @@ def logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> 
     """
     printed = read.line
     times = partial(multiplied, line)
-    for vocab in sorted({-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}):
+    for vocab in sorted(
+        {-(-stack.vocab // size) * size for size in (64, 128, 256, 512, 1024, 2048, 4096)} - {stack.vocab}
+    ):
         yield Cause(
             f"the vocabulary is padded to {vocab}", replace(line, loss=line.loss + math.log(vocab / stack.vocab))
         )
@@ -171,11 +168,12 @@ def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Ite
                 line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation, quick=2 * line.quick
             ),
         )
+    # The log rounds a threshold by 0.1%.
     threshold = min(THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
     if line.norm > threshold and "clipped" not in read.settled:
         yield Cause(
             f"the norm is logged after it was clipped at {threshold:g}",
-            replace(line, norm=threshold, norm_deviation=threshold * _ROUND, quick=0.0), len(THRESHOLDS),
+            replace(line, norm=threshold, norm_deviation=threshold * 1e-3, quick=0.0), len(THRESHOLDS),
         )  # fmt: skip
     # The squared norm has a part that all sequences share and a part that is proportional to 1/batch.
     for what, shared in (
@@ -186,7 +184,7 @@ def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Ite
         k = min(roots, key=lambda k: abs(math.log(printed.norm / line.norm / roots[k])))  # type: ignore[operator]
         yield Cause(f"the norm {what.format(k)}", multiplied(line, 1.0, roots[k]), len(divisors), is_fitted=True)
     share = math.nan if printed.loss is None else printed.loss / line.loss
-    if _LEAST_SHARE < share < _MOST_SHARE:
+    if 0.25 < share < 0.95:  # of tokens without padding
         words = f"loss and gradient are averaged over {1.0 / share:.3g} times as many tokens, such as padding"
         yield Cause(words, multiplied(line, share, share), is_fitted=True)
 

@@ -1,9 +1,8 @@
 """The predictions of step 1 for a logged network, its texts and its other initializations, within one budget."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,10 @@ from gradbounds.actions.first_line import (
 )
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_causes import BEYOND, DRAWN_BY, Cause, multiplied
-from gradbounds.actions.plan import planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.result import Result
 from gradbounds.units import duration
-from theory import NoRuleError, Stack
+from theory import Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
@@ -46,16 +43,14 @@ _USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
-# The relative error of the estimated norm of a text, as a standard deviation; 0.05 was the largest.
-_OF_ESTIMATE = 0.1
 
 # The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
 # The largest relative error of a norm with coarse groups and gated units that is corrected by the network's own norm
 # (4.6% was measured with Llama 3 8B, for its least repetitive text).
 _OF_CORRECTED = 0.05
-# The relative error of a loss that is derived from the output matrix alone, from the epsilon of the last norm.
-_OF_EPSILON = 0.002
+ANOTHER_TEXT = "a text that repeats tokens more or less often"
+"""The name of a text that was not predicted, in a list of missing causes."""
 
 
 @dataclass
@@ -111,7 +106,7 @@ class Theory:
         """Estimate the cost of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns, coarse=self._coarse)
-        except (NoRuleError, ValueError):  # which `line` says
+        except ValueError:  # which `line` says
             return Cost()
         return cost if self.budget.holds(cost) else Cost()
 
@@ -133,14 +128,6 @@ class Theory:
         fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
         again = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
         return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
-
-    def plan(
-        self, given: Mapping[str, Any], notes: Sequence[Note], batch: str, logged: Path, line: LogLine, *, coarse: bool
-    ) -> Result:
-        """Return the description and the cost of judging a log."""
-        (cost, causes), what = self.costs(given, line, coarse=coarse), f"loss and gradient norm, to judge {logged}"
-        also = f"  of these  about {duration(causes.seconds)} for causes, if the log is not as predicted"
-        return planned((self.stack, notes, self.of), batch, what, cost + causes, also, seconds_of_causes=causes.seconds)
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -180,11 +167,12 @@ class Theory:
     def of_loss(self, stack: Stack, logged: LogLine) -> FirstLine | None:
         """Return the loss, without a norm, if it alone refutes a slow network; None if the norm must be predicted.
 
-        Untied logits after a norm have the variance of the output matrix, so that the loss needs no prediction.
+        Untied logits after a norm have the variance of the output matrix, so that the loss needs no prediction. The
+        epsilon of the last norm changes it by at most 0.2%.
         """
         is_read_out = stack.normalized_output and stack.output_transform == "none" and stack.embeddings != "tied"
         loss = cross_entropy(min(stack.output_scale, LARGEST_SCALE), stack.vocab)
-        deviation = largest_loss_deviation(stack, self.batch, self.law) + _OF_EPSILON * loss
+        deviation = largest_loss_deviation(stack, self.batch, self.law) + 0.002 * loss
         line = FirstLine(loss, deviation, math.nan, math.nan, is_bound=True)
         is_known = is_read_out and self._coarse and self.cost(stack).seconds and stack.output_scale <= LARGEST_SCALE
         return line if is_known and not Cause("", line).explains(logged) else None
@@ -194,8 +182,17 @@ class Theory:
         for words, other, notes in _other_weights(given, self.of, self.stack):
             try:
                 yield Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
-            except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
+            except ValueError:  # no rule, or over the budget
                 missing.append(words)
+
+    def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
+        """Find a usual text that explains a log; without a prediction, add it to `missing`."""
+        start = None if self.law is None else (self.law.across, healthy.line)
+        try:
+            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged)
+        except ValueError:
+            missing.append(ANOTHER_TEXT)
+        return []
 
 
 def text_causes(
@@ -220,7 +217,8 @@ def text_causes(
             kappa, line = start
             wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
             guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
-            guess = replace(guess, norm_deviation=guess.norm_deviation + _OF_ESTIMATE * guess.norm)
+            # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
+            guess = replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
         exponent = _exponent(wanted, stack.vocab)
         if (
             any(abs(exponent - other) < _SAME for other in tried)

@@ -231,16 +231,9 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
 def test_a_text_beyond_all_measured_texts_is_no_first_cause(norm, first):
     """It is printed, after a cause that explains the log exactly, and the log stays undecided."""
     log, start = LogLine(10.97, norm * 10.0), FirstLine(10.97, 0.02, 10.0, 0.4, shared=1.0)
-
-    def predicted(other):
-        return multiplied(start, 1.0, (other.across / 0.0075) ** 0.5)
-
-    texts = logged_theory.text_causes(Stack(vocab=50257), (0.0075, start), predicted, log)
-    assert (
-        law.across
-        and len(texts) == 1
-        and ("no measured text explains the log, nearest" in texts[0].words) == (norm > 1.2)
-    )
+    known = Stack(vocab=50257), (0.0075, start)
+    texts = logged_theory.text_causes(*known, lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log)
+    assert len(texts) == 1 and ("no measured text explains the log, nearest" in texts[0].words) == (norm > 1.2)
     exact = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.0))
     causes = [exact, *(replace(exact, words=f"the loss is {k}") for k in range(3))]
     verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
