@@ -44,6 +44,7 @@ class Result:
         figures: functions that draw the figures, by name.
         differences: one line for every difference between theory and samples, or from a saved verdict.
         alarm: whether something else is wrong, which the lines describe.
+        is_open: whether the asked question has no answer yet, as for an undecided log.
         not_finite: whether numbers of a run are infinite or NaN, which is always an error.
     """
 
@@ -56,6 +57,7 @@ class Result:
     figures: Mapping[str, Callable[..., "Figure"]] = field(default_factory=dict)
     differences: Sequence[str] = ()
     alarm: bool = False
+    is_open: bool = False
     not_finite: bool = False
 
     def __repr__(self) -> str:
@@ -120,7 +122,8 @@ def deliver(
         strict: whether differences and alarms count as an error.
 
     Returns:
-        Exit code: 1 if there are differences or alarms and `strict` is set, or numbers are not finite; else 0.
+        Exit code: 1 if there are differences or alarms and `strict` is set, or numbers are not finite; else 3 if the
+        question is open and `strict` is set, and 0 otherwise.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -135,7 +138,9 @@ def deliver(
             print(line if line.startswith("  ") and not line.startswith(_INDENT) else folded(line, indent=_INDENT))
         for line in result.differences:
             print(line)
-    return int(result.not_finite or (strict and (result.alarm or bool(result.differences))))
+    if result.not_finite or (strict and (result.alarm or bool(result.differences))):
+        return 1
+    return 3 * (strict and result.is_open)  # 2 is the code of invalid input
 
 
 def _written(result: Result, out: Path) -> list[str]:

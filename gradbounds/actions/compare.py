@@ -30,7 +30,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
-from theory.configurations import model_type
+from theory.configurations import drawn_by, model_type
 from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
@@ -131,7 +131,7 @@ def compare_steps(
         lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        lines = _tables([*each][1:], steps, stacks, asked, f"{head} the change", batch=flags)
+        lines = _tables([*each][1:], steps, stacks, asked, f"{head} the change", batch=flags, drawn=drawn_by(notes))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -154,14 +154,14 @@ def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[s
 
 def _tables(
     each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, head: str, *,
-    batch: str,
+    batch: str, drawn: str | None,
 ) -> list[str]:  # fmt: skip
     # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one.
     lines, (before, *others) = list[str](), steps
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         reasons = (("before", before.unknown), ("after", after.unknown))
-        code = code_of(stacks[0], changed)
+        code = code_of(stacks[0], changed, drawn)
         verdict, sides = _summary(before, after, stacks[0], changed)
         lines += [
             *[""] * bool(lines),
@@ -170,9 +170,8 @@ def _tables(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  Unknown {when} the change: {word}" for when, word in reasons if word),
             *sides,
-            *["  In code (torch), once, on real weights (not meta), before sharding and before the optimizer is built:"]
-            * bool(code),
-            *(f"    {line}" for line in code),
+            *(f"  {line}" for line in code[:1]),
+            *(f"    {line}" for line in code[1:]),
         ]
     lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
     lines += [_QUICK[stacks[0].ffn == "gated"].format(batch)] * (asked.text not in (None, DISTINCT))

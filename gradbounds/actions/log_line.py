@@ -11,12 +11,6 @@ from gradbounds.actions.log_records import log_records
 # Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
 _SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
-# A name in Trainer's last record, whose loss is a mean over the run.
-_OF_RUN = "train_runtime"
-# The allowed rounding error of the logarithm of a logged perplexity.
-_NEAR = 0.005
-# The relative difference of two losses below which an update between them is too small to change the gradient norm.
-_SAME = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +110,8 @@ def first_record(path: str | Path) -> LogLine:
                 continue
             every = first.step or 1
             if (first.step, first.norm, step) == (0, None, 1) and 0 < (line.norm or 0.0) < math.inf:
-                # Step 0 was an evaluation, unless an update changed the loss.
-                first = line if abs(line.loss - (first.loss or 0.0)) < _SAME * line.loss else first
+                # Step 0 was an evaluation, unless an update changed the loss by more than 1%, and so the norm.
+                first = line if abs(line.loss - (first.loss or 0.0)) < 0.01 * line.loss else first
             first = replace(first, steps=every if step == 2 * every else 1)
             break
         for name in _SKIPPED:
@@ -160,7 +154,7 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
     loss, norm = (next((numbers[name] for name in names), None) for names in (of_loss, of_norm))
     nats = math.log(2.0) * (loss or 0.0)
     perplexity = next((value for name, value in numbers.items() if plain(name) in _PERPLEXITY and value > 0), math.nan)
-    is_of_bits = abs(nats - math.log(perplexity)) < _NEAR
+    is_of_bits = abs(nats - math.log(perplexity)) < 0.005  # but for rounding
     # A norm of 0 at step 0 was not computed, unless the record shows that a loss scale or an overflow skipped the step.
     is_skipped = any(plain(name).endswith("scale") or name in _SKIPPED and value for name, value in numbers.items())
     return LogLine(
@@ -180,7 +174,7 @@ def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | Non
     numbers: dict[str, float] = {}
     has_loss = False
     for record in records:
-        if _OF_RUN in record:
+        if "train_runtime" in record:  # Trainer's last record, whose loss is a mean over the run
             continue
         named = losses(record)
         record_step = step_of(record, has_loss=bool(named))

@@ -20,9 +20,9 @@ _STEP = (
 )  # fmt: skip
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
-_LOSS = {"loss", "trl", "tel", "xent", "ce", "nll", "crossentropyloss"}
+_LOSS = {"loss", "trl", "tel", "xent", "ce", "nll"}
 # Losses without further terms: of a language model, of masked tokens, or of the main one of several heads.
-_CROSS_ENTROPY = {"lm", "mlm", "llm", "main", "ce", "nll", "xent", "crossentropyloss"}
+_CROSS_ENTROPY = {"lm", "mlm", "llm", "main", "ce", "nll", "xent", "entropy"}
 VALIDATION = set("val valid validation eval evaluation test dev tel".split())
 """Words that show a validation loss in a name, or in a field such as `split`."""
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | set(
@@ -49,8 +49,12 @@ _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_mo
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case, with one space between its words."""
-    return re.sub(r"[^a-z0-9.]+", " ", name.lower()).strip()
+    """Return a name in lower case, with one space between its words.
+
+    >>> plain("train/CrossEntropyLoss"), plain("GradNorm"), plain("gNorm")
+    ('train cross entropy loss', 'grad norm', 'gnorm')
+    """
+    return re.sub(r"[^a-z0-9.]+", " ", re.sub("(?<=[a-z]{2})(?=[A-Z])", " ", name).lower()).strip()
 
 
 def is_squared(name: str) -> bool:

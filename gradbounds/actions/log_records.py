@@ -14,7 +14,6 @@ from typing import Any
 from gradbounds.actions.log_names import PARAMETER, VALIDATION, is_clipped, is_squared, losses, norms, plain, step_of
 
 _MOST = 2**20  # characters that are read of a log, of which the first step is wanted
-_MOST_FILES = 2000
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search.
@@ -44,7 +43,6 @@ _PROGRESS = re.compile(
 )
 # Marian's loss per label, which the number of labels follows; without it, the cost is a sum over a sentence.
 _COST = re.compile(r"\bCost (?=[\d.]+ \* )")
-_TIME = 1e9  # the least number that is a time in seconds or milliseconds and not a step
 # The text before the first record of a JSON list of records, or of the list in Trainer's state.
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,]*")
@@ -123,7 +121,7 @@ def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
     Raises:
         ValueError: there is no such file, or one has other columns.
     """
-    files = sorted(path.glob("*.csv"))[:_MOST_FILES] if path.is_dir() else [path]
+    files = sorted(path.glob("*.csv"))[:2000] if path.is_dir() else [path]
     if not files:
         raise ValueError(f"logged must be a log, or a folder of CSV files with a tag each, got {str(path)!r}.")
     for file in files:
@@ -149,10 +147,9 @@ def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
         start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
         try:
             record, start = decoder.raw_decode(text, start)
-            numbers = _numbers(record) if isinstance(record, dict) else {}
+            yield _numbers(record) if isinstance(record, dict) else {}
         except (ValueError, RecursionError):
             return
-        yield numbers
 
 
 def _object(text: str) -> dict[str, float] | None:
@@ -210,8 +207,8 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
             yield content
         elif is_plain:
             names = (
-                ("step", "loss", "norm") if float(cells[0]) < _TIME else ("time", path.name, "step")
-            )  # MLflow's file
+                ("step", "loss", "norm") if float(cells[0]) < 1e9 else ("time", path.name, "step")
+            )  # MLflow's file begins with a time in seconds or milliseconds
             yield dict(zip(names[len(cells) == 1 :], map(float, cells), strict=False))
         elif _is_head(line, cells, lines[number + 1 : number + 2]):
             yield from _of_table(cells, lines[number + 1 :], path)

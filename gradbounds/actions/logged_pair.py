@@ -12,8 +12,8 @@ import pandas as pd
 from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
 from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.logged import BEYOND, MOST_CAUSES, TRAINED, Cause, logging_causes, off_words
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
+from gradbounds.actions.logged_causes import BEYOND, MOST_CAUSES, TRAINED, Cause, logging_causes, off_words
 from gradbounds.actions.logged_layers import matrix_of, names_line
 from gradbounds.budget import Budget, by_estimates
 from gradbounds.described_network import Description

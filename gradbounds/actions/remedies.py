@@ -180,8 +180,8 @@ def as_flags(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
 
 
-def code_of(before: Stack, after: Stack) -> list[str]:
-    """Return lines of Python that make a change of embeddings in a torch model; none for a change of other fields.
+def code_of(before: Stack, after: Stack, drawn: str | None = None) -> list[str]:
+    """Return a heading and lines of Python that change embeddings in a torch model; none for a change of other fields.
 
     Learned positions are multiplied by the same factor as token embeddings. With a tied head, the lines multiply the
     embedding's output, because the head's rows stay as they are.
@@ -189,15 +189,26 @@ def code_of(before: Stack, after: Stack) -> list[str]:
     The lines find embeddings by the names of their classes, as those of Megatron are not torch's. A table with a column
     for each head, as T5 has for relative positions, is no embedding. A table that modules share is changed once.
 
-    >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))[0]
+    For weights that `drawn` "megatron" initializes, the lines are Megatron-LM's arguments. Their standard deviation
+    holds for words and learned positions, and not for an untied head (NVIDIA/Megatron-LM,
+    core/transformer/transformer_config.py and models/gpt/gpt_model.py, commit d98e8a6).
+
+    >>> code_of(small := Stack(width=8, depth=2), replace(small, embedding_scale=2.5))[1]
     "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"
-    >>> code_of(small, replace(small, embedding_scale=2.5))[1]
+    >>> code_of(small, replace(small, embedding_scale=2.5))[2]
     '[w.data.mul_(2.5) for w in {e.weight for e in es} if w.shape[1] > 1]  # no biases per head'
+    >>> code_of(small, replace(small, embedding_scale=50.0), "megatron")[1]
+    "--embedding-init-method-std 1  # documented to end the embeddings' weight decay"
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
     others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before
     if factor == 1.0 or others or before.embeddings != after.embeddings == "tied":
         return []
+    if drawn == "megatron" and after.embeddings != "tied":
+        std = factor * (before.init_std or before.embedding_scale)
+        untie = ["--untie-embeddings-and-output-weights"] * untied
+        what = f"--embedding-init-method-std {std:.4g}  # documented to end the embeddings' weight decay"
+        return ["In Megatron-LM's arguments:", *untie, what]
     change, weights = f"[w.data.mul_({factor:.4g}) for w in", "{e.weight for e in es} if w.shape[1]"
     if after.embeddings == "tied":
         hook = f"register_forward_hook(lambda module, ids, x: {factor:.4g} * x)"
@@ -206,7 +217,10 @@ def code_of(before: Stack, after: Stack) -> list[str]:
         "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]",
         f"{change} {weights} > {after.heads}]  # no biases per head",
     ]
-    return ["config.tie_word_embeddings = False  # before model = ...(config)"] * untied + lines
+    return [
+        "In code (torch), once, on real weights (not meta), before sharding and before the optimizer is built:",
+        *["config.tie_word_embeddings = False  # before model = ...(config)"] * untied, *lines,
+    ]  # fmt: skip
 
 
 def effect(before: Mapping[str, float], after: Mapping[str, float]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
 from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine
-from gradbounds.actions.logged import TRAINED, Cause, off_words
 from gradbounds.actions.logged_as import has_line
+from gradbounds.actions.logged_causes import TRAINED, Cause, off_words
 from gradbounds.actions.plan import batch_text
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description

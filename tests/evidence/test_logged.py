@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradbounds.actions import logged
+from gradbounds.actions import logged, logged_theory
 from gradbounds.actions.first_line import scale_of_batch
 from gradbounds.described_network import Description
 from simulate import sample
@@ -119,7 +119,7 @@ def predicted_once(monkeypatch):
             kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
         return kept[key]
 
-    monkeypatch.setattr(logged, "scale_of_batch", once)
+    monkeypatch.setattr(logged_theory, "scale_of_batch", once)
 
 
 @pytest.mark.usefixtures("predicted_once")

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from gradbounds import progress
-from gradbounds.actions import logged
+from gradbounds.actions import logged, logged_theory
 from gradbounds.actions.first_line import FirstLine, first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
+from gradbounds.actions.logged_as import Reading
+from gradbounds.actions.logged_causes import Cause, combined_causes, multiplied
 from gradbounds.actions.logged_layers import compare_with_theory, matrix_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
+from gradbounds.result import deliver
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
@@ -47,7 +50,7 @@ def _predicted_once():
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logged, "scale_of_batch", once)
+        patch.setattr(logged_theory, "scale_of_batch", once)
         yield
 
 
@@ -128,7 +131,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
     assert at_start[:2] == (True, False) and ", no step number." in at_start[2]
     later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
     assert later[:2] == (None, False) and (
-        "Step 1: undecided because the log does not state its step, and later steps have a smaller loss: " in later[2]
+        "To decide, log the number of the step, because later steps have a smaller loss." in later[2].splitlines()[0]
     )
     assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
     assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
@@ -153,7 +156,7 @@ def test_planted_networks(tmp_path, healthy):
 
 def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
     """A slow network is refined within 1% of the edge of what is predicted; a loss alone refutes an untied cause."""
-    monkeypatch.setattr(logged, "_SOON", 0.0)
+    monkeypatch.setattr(logged_theory, "_SOON", 0.0)
     for norm, is_coarse in ((1.0, True), (math.exp(2.58 * healthy.norm_deviation / healthy.norm), False), (12.0, True)):
         assert ("; quick: within 1%)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
     norms = judged(tmp_path, healthy.loss + 0.5, healthy.norm).to_frame().set_index("cause")["gradient_norm"]
@@ -165,7 +168,7 @@ def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
 def test_a_normal_norm_is_as_predicted(quick, deviation):
     """`--batch` prints the range by which `--logged` judges; a quick estimate's contains the fine one."""
     line = FirstLine(11.0, 0.1, 3.0, 3.0 * deviation, quick=quick)
-    assert all(logged.Cause("", line).explains(LogLine(None, norm)) for norm in line.norm_range)
+    assert all(Cause("", line).explains(LogLine(None, norm)) for norm in line.norm_range)
     # The limits of a quick estimate, divided by the fine one.
     fine = [FirstLine(11.0, 0.1, norm, norm * deviation).norm_range for norm in (3.0 / (1.0 - quick), 3.0 / 1.01)]
     assert quick < 0.01 or (line.norm_range[0] < 1.0001 * fine[1][0] and fine[0][1] < 1.0001 * line.norm_range[1])
@@ -191,7 +194,8 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     usual, many = of_text(0.9), of_text(1.8)  # two words are the same with the chances 0.017 and 0.32
     result = judged(tmp_path, usual.loss, usual.norm, None)
     assert result.values["as_it_should_be"] is None and not result.alarm
-    assert "Step 1: undecided without --text FILE: " in str(result)
+    assert re.match(r"Step 1: undecided: the gradient norm .* To decide, repeat with --text FILE, .*\.\n", str(result))
+    assert deliver(result, command="predict", out=None, as_json=True) == 3
     assert result.to_frame()["cause"][0].startswith("a text in which two tokens are equal with probability 0.01")
     assert (result.to_frame()["tried"] == 11).any()  # divisors of 60, of which one is the nearest
     for norm, text in ((2.4, None), (many.norm, None), (usual.norm, "zipf:1.5")):  # 2.7 if all words differ
@@ -213,7 +217,7 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
     def predicted(law):
         return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 8.0 * law.across**0.5)  # a text within 13% explains
 
-    causes = logged._of_text(Stack(vocab=50257), None, predicted, LogLine(10.97, 160.0 * kappa**0.5))
+    causes = logged_theory.text_causes(Stack(vocab=50257), None, predicted, LogLine(10.97, 160.0 * kappa**0.5))
     assert len(causes) == named
     for cause in causes:
         said = re.match(r".*probability (0\.\d+), like .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
@@ -221,6 +225,20 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
         texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
         assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
+
+
+@pytest.mark.parametrize(("norm", "first"), [(1.35, "the gradient is added up over 2 "), (1.15, "a text in which ")])
+def test_a_text_beyond_all_measured_texts_is_no_first_cause(norm, first):
+    """It is printed, after a cause that explains the log exactly, and the log stays undecided."""
+    log, start = LogLine(10.97, norm * 10.0), FirstLine(10.97, 0.02, 10.0, 0.4, shared=1.0)
+    known = Stack(vocab=50257), (0.0075, start)
+    texts = logged_theory.text_causes(*known, lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log)
+    assert len(texts) == 1 and ("no measured text explains the log, nearest" in texts[0].words) == (norm > 1.2)
+    exact = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.0))
+    causes = [exact, *(replace(exact, words=f"the loss is {k}") for k in range(3))]
+    verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
+    assert verdict.endswith(" To decide, repeat.") and rows[0].strip().startswith(first)
+    assert sum(row.startswith("  a text in which") for row in rows) == 1
 
 
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
@@ -252,9 +270,9 @@ def test_planted_norms(tmp_path, healthy):
 
 
 def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart():
-    log, healthy = LogLine(11.0, 92.8), logged.Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2))
+    log, healthy = LogLine(11.0, 92.8), Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2))
     causes = [
-        logged.Cause(words, FirstLine(11.0, 0.02, norm, 0.4 * norm), is_fitted=words.startswith("the norm counts"))
+        Cause(words, FirstLine(11.0, 0.02, norm, 0.4 * norm), is_fitted=words.startswith("the norm counts"))
         for words, norm in (("the gradient is added up over 8 steps", 91.0), ("the norm is squared", 129.0),
                             ("the norm counts 64 times the parameters that 64 devices share", 92.0))
     ]  # fmt: skip
@@ -279,8 +297,8 @@ def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart
 
 def test_a_verdict_names_the_codes_that_draw_other_weights():
     notes, log = Description(like="llama-3-8b").read({})[1], LogLine(11.0, 92.8)
-    causes = [logged.Cause("weights are initialized by Megatron-LM (megatron)", FirstLine(11.0, 0.02, 46.4, 5.0))]
-    also = logged._combined_causes(causes, logged.Reading(log), Stack(**FIELDS), BATCH)
+    causes = [Cause("weights are initialized by Megatron-LM (megatron)", FirstLine(11.0, 0.02, 46.4, 5.0))]
+    also = combined_causes(causes, Reading(log), Stack(**FIELDS), BATCH)
     assert sum(cause.tried for cause in also) == 3 * 11, "of the loss, the gradient or both, by the divisors of 60"
     assert [cause.words.partition(", and ")[2] for cause in also if cause.explains(log)] == [
         "the gradient is added up over 2 accumulation steps or devices"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gradbounds.actions import logged
+from gradbounds.actions import logged_theory
 from gradbounds.actions.first_line import first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.log_names import bare, is_clipped, is_squared
@@ -37,7 +37,7 @@ def _predicted_once(scale):
         return kept[stack]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logged, "scale_of_batch", once)
+        patch.setattr(logged_theory, "scale_of_batch", once)
         yield
 
 

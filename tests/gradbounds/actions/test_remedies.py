@@ -29,7 +29,7 @@ TIED = replace(STACK, depth=6, placement="pre", embeddings="tied")
 def test_lines_of_code_multiply_embeddings_and_positions_alone(change):
     """The embedded tokens grow by the factor of the change, and the head does not change."""
     tied = replace(TIED, positions="learned", embedding_scale=0.5, heads=4)
-    *untie, find, line = code_of(tied, replace(tied, embeddings=change, embedding_scale=2.0))
+    _, *untie, find, line = code_of(tied, replace(tied, embeddings=change, embedding_scale=2.0))
     assert len(untie) == (change == "untied") and not code_of(tied, replace(tied, embedding_scale=2.0, heads=2))
     model = nn.ModuleList([nn.Embedding(16, 64), nn.Embedding(4, 64), nn.Linear(64, 16, bias=False)])
     model.append(nn.Embedding(32, tied.heads))  # as T5's relative positions

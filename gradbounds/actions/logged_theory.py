@@ -1,0 +1,295 @@
+"""The predictions of step 1 for a logged network, its texts and its other initializations, within one budget."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gradbounds.actions.batch import family_of
+from gradbounds.actions.first_line import (
+    COARSE,
+    OF_COARSE,
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    largest_loss_deviation,
+    repeats_of_norm,
+    scale_of_batch,
+    times_of_repeats,
+)
+from gradbounds.actions.log_line import LogLine
+from gradbounds.actions.logged_causes import BEYOND, DRAWN_BY, Cause, multiplied
+from gradbounds.budget import Budget
+from gradbounds.described_network import Description
+from gradbounds.units import duration
+from theory import Stack
+from theory.configurations import Note
+from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
+from theory.configurations.vectors import learned_vectors
+from theory.coverage import require
+from theory.mean_field.cost import Cost
+from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
+from theory.mean_field.kernels import Array
+from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_groups import Coarse
+from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
+
+# Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
+#
+# Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
+_USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
+# The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
+# difference of Zipf's exponents below which two texts count as one.
+_MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
+
+# The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
+_SOON = 2.0
+# The largest relative error of a norm with coarse groups and gated units that is corrected by the network's own norm
+# (4.6% was measured with Llama 3 8B, for its least repetitive text).
+_OF_CORRECTED = 0.05
+ANOTHER_TEXT = "a text that repeats tokens more or less often"
+"""The name of a text that was not predicted, in a list of missing causes."""
+
+
+@dataclass
+class Theory:
+    """Predictions of step 1 of several networks, within one budget.
+
+    Attributes:
+        squares: squared gradient norms of the network itself by role, for the latest text law; NaN for norms whose
+            standard error of sampling is above a quarter.
+        error: largest relative error of the network's own norm from coarse groups or few heads.
+    """
+
+    stack: Stack
+    batch: int
+    of: Description
+    law: TextLaw | None
+    patterns: int | None
+    budget: Budget
+    spread: float = 0.0  # of ln kappa over texts of the law's kind
+    squares: dict[str, Array] = field(default_factory=dict)
+    error: float = 0.0
+    _spent: float = 0.0
+    _coarse: Coarse = False
+    _correction: float = 1.0  # the network's own norm over its norm with coarse groups
+
+    def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
+        """Predict loss and norm of a network under a token law.
+
+        Raises:
+            ValueError: the prediction exceeds the budget.
+            NoRuleError: there is no rule for it.
+        """
+        for subject in ("prediction", "noise_scale"):
+            require(stack, subject)
+        vectors = learned_vectors(stack, family_of(notes, self.of), notes)
+        left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
+        scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse)
+        errors = scale.grad_sq_sem(self.batch)
+        self.squares.update({
+            role: np.where((errors[role] > 0) & (square < 2.0 * errors[role]), np.nan, square)
+            for role, square in scale.grad_sq(self.batch).items() if stack == self.stack
+        })  # fmt: skip
+        self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
+        line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        return multiplied(replace(line, quick=self._error()), 1.0, self._correction)
+
+    def _error(self) -> float:
+        # Return the largest relative error of a norm from coarse groups or few heads, in either direction.
+        gated = COARSE if self._correction == 1.0 else _OF_CORRECTED
+        return gated if (self._coarse is True and self.stack.ffn == "gated") else OF_COARSE * bool(self._coarse)
+
+    def cost(self, stack: Stack) -> Cost:
+        """Estimate the cost of a prediction; 0 if it has no rule or exceeds the budget."""
+        try:
+            cost, _ = cost_of_batch(stack, self.law, self.patterns, coarse=self._coarse)
+        except ValueError:  # which `line` says
+            return Cost()
+        return cost if self.budget.holds(cost) else Cost()
+
+    def quick_cost(self, *, coarse: bool) -> Cost:
+        """Estimate the cost of predicting the network itself, as `healthy` does."""
+        self._coarse = False
+        if self.cost(self.stack).seconds > _SOON:
+            self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
+        return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
+
+    def costs(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[Cost, Cost]:
+        """Estimate the costs of predicting the network itself, as `healthy` does, and the networks of causes."""
+        cost, self._coarse = self.quick_cost(coarse=coarse), bool(self._coarse)
+        others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
+        return cost, sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
+
+    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
+        """Return the words and the cost to print before a log is judged; the cost includes causes."""
+        fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
+        again = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
+        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
+
+    def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
+        """Predict the network that the user described, without any of the tested mistakes.
+
+        `coarse` allows coarse groups of tokens for a network that would take longer than `_SOON`. Without them, such a
+        network with gated units has fine groups and few heads.
+        """
+        self.quick_cost(coarse=coarse)
+        self.error = self._error()
+        line = self.line(self.stack, notes, self.law)
+        # Causes are chosen and left out by estimates, alike on every machine.
+        self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
+        return Cause("nothing", line)
+
+    def coarsen(self, healthy: Cause, notes: tuple[Note, ...]) -> None:
+        """Predict causes with coarse groups of tokens if the network itself takes longer than `_SOON`.
+
+        Their norms are multiplied by the network's own norm over its norm with coarse groups.
+        """
+        self._coarse, before = False, self._coarse
+        self._coarse = self.cost(self.stack).seconds > _SOON
+        if self._coarse != before:
+            self._correction = healthy.line.norm / self.line(self.stack, notes, self.law).norm
+
+    def is_sure(self, causes: list[Cause], logged: LogLine) -> bool:
+        """Return whether norms larger and smaller by the error of coarse groups explain a log alike.
+
+        A verdict depends on the prediction and, if it is undecided, on a text.
+        """
+        return all(
+            replace(cause, line=multiplied(replace(cause.line, quick=0.0), 1.0, factor)).explains(logged)
+            == cause.explains(logged)
+            for cause in causes
+            for factor in (1.0 - self.error, 1.0 / (1.0 - self.error))
+        )
+
+    def of_loss(self, stack: Stack, logged: LogLine) -> FirstLine | None:
+        """Return the loss, without a norm, if it alone refutes a slow network; None if the norm must be predicted.
+
+        Untied logits after a norm have the variance of the output matrix, so that the loss needs no prediction. The
+        epsilon of the last norm changes it by at most 0.2%.
+        """
+        is_read_out = stack.normalized_output and stack.output_transform == "none" and stack.embeddings != "tied"
+        loss = cross_entropy(min(stack.output_scale, LARGEST_SCALE), stack.vocab)
+        deviation = largest_loss_deviation(stack, self.batch, self.law) + 0.002 * loss
+        line = FirstLine(loss, deviation, math.nan, math.nan, is_bound=True)
+        is_known = is_read_out and self._coarse and self.cost(stack).seconds and stack.output_scale <= LARGEST_SCALE
+        return line if is_known and not Cause("", line).explains(logged) else None
+
+    def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
+        """Predict networks with other initializations; add those without a prediction to `missing`."""
+        for words, other, notes in _other_weights(given, self.of, self.stack):
+            try:
+                yield Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
+            except ValueError:  # no rule, or over the budget
+                missing.append(words)
+
+    def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
+        """Find a usual text that explains a log; without a prediction, add it to `missing`."""
+        start = None if self.law is None else (self.law.across, healthy.line)
+        try:
+            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged)
+        except ValueError:
+            missing.append(ANOTHER_TEXT)
+        return []
+
+
+def text_causes(
+    stack: Stack, start: tuple[float, FirstLine] | None, predicted: Callable[[TextLaw], FirstLine], logged: LogLine
+) -> list[Cause]:
+    """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
+
+    The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
+    text. The list is empty if no text explains the log.
+
+    Args:
+        stack: the network.
+        start: probability that two tokens are equal and first line of a predicted text; None if there is none.
+        predicted: function that predicts the first line for a text law.
+        logged: first step of the log.
+    """
+    _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
+    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
+    for _ in range(_MOST_TEXTS):
+        wanted, guess = (least * most) ** 0.5, None
+        if start is not None:
+            kappa, line = start
+            wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
+            guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
+            # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
+            guess = replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
+        exponent = _exponent(wanted, stack.vocab)
+        if (
+            any(abs(exponent - other) < _SAME for other in tried)
+            or guess is not None
+            and not Cause("", guess).explains(logged)
+        ):
+            break
+        tried.append(exponent)
+        law = TextLaw.zipf(exponent, stack.vocab)
+        start = law.across, predicted(law)
+        measured, is_near = _measured_text(stack, *start, logged)
+        cause = Cause(
+            f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
+            f"(usual texts: {least:g} to {most:g}{measured})", start[1], is_fitted=not is_near,
+        )  # fmt: skip
+        if cause.explains(logged):
+            nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
+            break
+    return nearest
+
+
+def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLine) -> tuple[str, bool]:
+    # Name the measured text with the nearest probability of equal tokens, and return whether it explains a log, by an
+    # estimate. A small vocabulary has no measured texts.
+    if stack.vocab < LEAST_VOCAB:
+        return "", True
+    laws = {kind: token_law(kind, stack.vocab).kappa_of_texts for kind in KINDS}
+    texts = {f"{kind} {text}": kappa for kind, kappas in laws.items() for text, kappa in kappas.items()}
+    name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
+    is_near = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(logged)
+    return (
+        f"; {'' if is_near else 'no measured text explains the log, '}nearest measured text: {name}, {kappa:.2g}",
+        is_near,
+    )
+
+
+def _exponent(repeats: float, words: int) -> float:
+    # Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0.
+    low, high = 0.0, 3.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
+    return low
+
+
+def _other_weights(
+    given: Mapping[str, Any], of: Description, stack: Stack
+) -> Iterator[tuple[str, Stack, tuple[Note, ...]]]:
+    # Yield the networks with usual other initializations or tied weights, each with a description and its notes.
+    other_end = "untied" if stack.embeddings == "tied" else "tied"
+    others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
+    if stack.depth_scaling != "none":
+        others += [("W^O and W2 are not scaled by the depth", of, dict(given) | {"depth_scaling": "none"})]
+    if of.is_model:
+        codes = {HUGGING_FACE: "its class in transformers"} | {
+            name: f"{code.title} ({name})"
+            for name, code in TRAINING_CODES.items()
+            if not (code.refused or code.asks)  # of a base model a log says nothing
+        }
+        others += [
+            (f"{DRAWN_BY} {words}", replace(of, drawn_by=name), dict(given))
+            for name, words in codes.items()
+            if name != of.drawn_by
+        ]
+    seen = {stack}
+    for words, described, fields in others:
+        try:
+            other, notes = described.read(fields)
+        except ValueError:  # a code's rule is about other networks
+            continue
+        if other not in seen:
+            yield words, other, notes
+        seen.add(other)
