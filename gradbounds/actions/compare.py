@@ -16,6 +16,7 @@ from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, c
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import (
+    NEARLY_EQUAL,
     PLAIN_RATIO,
     QUICK_RATIO,
     first_over_last,
@@ -34,13 +35,16 @@ from theory.configurations import drawn_by, model_type
 from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
+from theory.mean_field.experts import rarely_chosen
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS, TITLES
 from theory.stack.weights import weight_shapes
 
 _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
 _FALL = "fall of loss / small rate, AdamW"
-_LARGEST = {"cosine": "cosine of two tokens, largest", "expert_load_max": "fullest expert's share, largest"}
+_COSINE = "cosine of two tokens, largest"
+_LARGEST = {"cosine": _COSINE, "expert_load_max": "fullest expert's share, largest"}
+_FEW = "experts with few tokens, last layer"
 
 
 _QUICK = (
@@ -53,7 +57,7 @@ _COST = (
     "relative to their size"
 )
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
-_SMALLER = {"loss": "loss", _LARGEST["cosine"]: "largest cosine of two tokens",
+_SMALLER = {"loss": "loss", _COSINE: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
@@ -109,9 +113,7 @@ def compare_steps(
     }
     stacks = [of.read(variant.given)[0] for variant in each.values()]
     cost = sum((quick_cost(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks), Cost())
-    stepped = [
-        stack for stack in stacks if not (is_list or stack.experts or gaps(replace(stack, tokens=2), "first_step"))
-    ]
+    stepped = [stack for stack in stacks if not (is_list or gaps(replace(stack, tokens=2), "first_step"))]
     cost = sum((cost_of_steps(stack, [*RATES], sequences) for stack in stepped), cost)
     lengths = " and ".join(str(tokens) for tokens in dict.fromkeys(stack.tokens for stack in stacks))
     at = batch_text(sequences, lengths, asked.text)
@@ -202,9 +204,10 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     sides: tuple[list[str], list[str]] = [], []
     rates = [step.numbers.get(f"critical rate, {RATES['sgd']}", 0.0) for step in (before, after)]
     times = f"; critical rate {float(f'{rates[1] / rates[0]:.2g}'):,g}x" if all(rates) else ""
-    verdict = [part for part in (_safer_step(before, after, stack, changed, sides),) if part]
-    verdict += [
-        "AdamW, Muon: the layers' gradient sizes hardly matter.",
+    verdict = [_of_experts(before, after, changed), _safer_step(before, after, stack, changed, sides)]
+    unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
+    verdict = [part for part in verdict if part] + [
+        f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}.",
         "Step 1 does not decide which trains better.",
@@ -241,6 +244,27 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     return above, [_LOST] * bool(lost) + below
 
 
+def _of_experts(before: _Step, after: _Step, changed: Stack) -> str:
+    # State whether the initialization has uneven experts or alike tokens, before and after the change.
+    if not {_FEW, _COSINE} <= before.numbers.keys() & after.numbers.keys():
+        return ""
+    even = changed.experts_per_token / changed.experts
+    limits = {_LARGEST["expert_load_max"]: ("uneven experts", 2 * even), _COSINE: ("alike tokens", NEARLY_EQUAL)}
+    faults = {words: tuple(step.numbers[name] > most for step in (before, after))
+              for name, (words, most) in limits.items()}  # fmt: skip
+    kinds = {"the change mends {}": (True, False), "the change causes {}": (False, True), "{} remain": (True, True)}
+    listed = [(text, [words for words, each in faults.items() if each == kind]) for text, kind in kinds.items()]
+    found = [text.format(" and ".join(words)) for text, words in listed if words]
+    pairs = {name: [step.numbers[name] for step in (before, after)] for name in (*limits, _FEW)}
+    share, cosine, few = pairs.values()
+    return (
+        f"Initialization: {'; '.join(found) or 'experts are even and tokens differ, with and without the change'}. "
+        f"The fullest expert takes at most {share[0]:.0%} -> {share[1]:.0%} of tokens (even: {even:.0%}), "
+        f"about {few[0]:.0f} -> {few[1]:.0f} of {changed.experts} experts get under {even / 10:.1%} in the last layer, "
+        f"and two tokens have a cosine of at most {cosine[0]:.2f} -> {cosine[1]:.2f}."
+    )
+
+
 def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides: tuple[list[str], list[str]]) -> str:
     # State which network has the larger critical rate of AdamW, and add a difference beyond its error to gain or cost.
     rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
@@ -248,8 +272,8 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
         return ""
     limit, times = max(before.factor, after.factor), rates[1] / rates[0]
     larger = max(times, 1.0 / times)
-    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit
-    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
+    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit or limit == math.inf
+    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x" if limit < math.inf else "error unknown"
     error = "extrapolated" if before.unknown or after.unknown else error
     if not is_beyond:
         return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error})."
@@ -309,6 +333,8 @@ def _step(
         **{words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream},
         **{f"{role(name)}{_ENDS}": ratio for name, ratio in ratios},
     }  # fmt: skip
+    if stack.experts:
+        numbers[_FEW] = rarely_chosen(stack, float(stream["expert_load_max"][-1]))
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(
@@ -319,7 +345,7 @@ def _step(
         return step
     if asked.text is None or law_of(stack, asked.text) is None:
         return replace(step, unknown="critical rates, which require a text: --text english")
-    critical = critical_rates(stack, asked.text, result, fine=not stack.experts)
+    critical = critical_rates(stack, asked.text, result, fine=True)
     if "no_rule" in critical:
         return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
@@ -327,12 +353,12 @@ def _step(
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     unsure = "the error of the critical rates, which are extrapolated" * ("extrapolated" in critical["evidence"])
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
-    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low))
+    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low) if low else math.inf)
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:
     # Returns a row of the table: the number before and after, and the ratio, or the difference of losses.
-    digits = 2 if name.startswith(("critical", "fall")) else 4  # as many as their errors allow
+    digits = 2 if name.startswith(("critical", "fall", "experts")) else 4  # as many as their errors allow
     texts = [
         "unknown" if name not in step.numbers
         else number_text(step.numbers[name], step.deviations[name]) if name in step.deviations

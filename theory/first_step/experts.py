@@ -96,14 +96,12 @@ class Experts(Branch):
         return TokenMotion(c, moved.overlaps, energy + c @ gram @ c.mT)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the change of every expert's outputs in one optimizer step, and "W2" for their weighted sum."""
-        steps = {"W2": np.zeros_like(gradients["W2"].gram)} if "W2" in matrices else Steps()
-        for key, at, count, products, mlp, each in self._each(gradients):
-            moves = mlp.steps(rule, each, matrices)
-            steps |= {key + role: c for role, c in moves.items()}
-            if "W2" in matrices:
-                steps["W2"][at] += count * products * moves["W2"]
-        return steps
+        """Return the change of every expert's outputs in one optimizer step, by "expert k ROLE"."""
+        return {
+            key + role: c
+            for key, *_, mlp, each in self._each(gradients)
+            for role, c in mlp.steps(rule, each, matrices).items()
+        }
 
     def deviation(self, deltas: Array, steps: Steps) -> Array:
         """Return samples of the change of the weighted sum beyond C Δ, as `Branch.deviation`."""

@@ -289,10 +289,12 @@ class TwoPassSolution:
         if words is not None:
             steps[0] |= {"inputs": words.coefficients, "words": words.energy}
         if rule is sign_rule and not holds_words(self.stack):
-            self._add_sign_deviations(steps, down, words)
+            self._add_sign_deviations(steps, down, matrices, words)
         return steps
 
-    def _add_sign_deviations(self, steps: list[Steps], down: Down, words: WordSteps | None) -> None:
+    def _add_sign_deviations(
+        self, steps: list[Steps], down: Down, matrices: Collection[str], words: WordSteps | None
+    ) -> None:  # fmt: skip
         """Add samples of sign steps less C Δ, (samples, N), for all matrices and tables that add to the stream.
 
         Gradients of one coordinate go down the stream together, so that their signs are correlated.
@@ -310,7 +312,7 @@ class TwoPassSolution:
             total = mean_kernel(down.sublayers[k - 1].total.noise) / self.stack.width
             deltas = arrived(mean_kernel(total * after), k) / roots(after)[0]
             for inside, branch in zip(insides, branches, strict=True):
-                if branch.last is not None and branch.last.role in steps[k]:
+                if branch.last is not None and branch.last.role in matrices:
                     at_branch = deltas * inside.step.branch / roots(inside.made_scales)[0]
                     steps[k][f"{branch.last.role} beyond"] = branch.deviation(at_branch, steps[k])
             deltas, above = deltas * alpha, total * alpha**2

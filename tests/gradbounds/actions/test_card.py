@@ -449,6 +449,26 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
 
 
+def test_a_change_of_experts_begins_with_their_balance(capsys):
+    """The verdict names faults of the initialization; critical rates without a measured error are printed, too."""
+    stack, names = Stack(placement="pre", experts=64, experts_per_token=8), (*compare._LARGEST.values(), compare._FEW)
+    uneven, even = (compare._Step(dict(zip(names, each, strict=True))) for each in ((0.95, 0.97, 14), (0.1, 0.17, 0)))
+    assert compare._of_experts(uneven, even, stack) == (
+        "Initialization: the change mends uneven experts and alike tokens. The fullest expert takes at most 97% -> 17% "
+        "of tokens (even: 12%), about 14 -> 0 of 64 experts get under 1.2% in the last layer, and two tokens have a "
+        "cosine of at most 0.95 -> 0.10."
+    )
+    for before, after, said in (
+        (even, uneven, "the change causes uneven experts and alike tokens."),
+        (uneven, uneven, "uneven experts and alike tokens remain."),
+        (even, even, "experts are even and tokens differ, with and without the change."),
+    ):
+        assert compare._of_experts(before, after, stack).startswith(f"Initialization: {said} ")
+    assert main(["predict", "--like", "olmoe-1b-7b", *_TINY, "--compare", "embedding_scale=1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"^Initialization: .* AdamW: the changed network has the safer .* \(error unknown\)", said)
+
+
 @pytest.mark.parametrize(("ratio", "advised"), [(1.19, 2.0), (1.3, 5.0), (None, 5.0)])
 def test_embeddings_too_small_for_the_batch_are_not_advised(ratio, advised, capsys, monkeypatch):
     ratios = {2.0: ratio, 5.0: 1.05}
