@@ -98,7 +98,7 @@ def layer_lines(
             f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {alike if count else '(below 0.9: fine)'}"
         )
     lines = [
-        f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
+        f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
@@ -259,8 +259,8 @@ def _step_lines(
     who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
     if slowest[1]:
-        slower = f"but {slowed_text(slowest)}"
-        steps = [card_row("AdamW, Muon", f"{steps[0]}, {slower}"), *[card_row("Muon", rate) for rate in rates]]
+        slower = slowed_text(slowest)
+        steps = [card_row("AdamW, Muon", f"{steps[0]}; {slower}"), *[card_row("Muon", rate) for rate in rates]]
     else:
         steps = [card_row("AdamW, Muon", "; ".join([*steps, *[f"Muon's {rate}" for rate in rates]]))]
     return [
@@ -303,7 +303,7 @@ def slowed_text(slowest: tuple[float, str], setting: str = "") -> str:
 
     Quick and fine estimates for 7B models, of 0.6 to 0.9, differed by at most 0.04, so that one digit is printed.
     """
-    return f"AdamW's epsilon{setting} slows {slowest[1]} to about {slowest[0]:.1g}x in the median layer"
+    return f"AdamW's epsilon{setting} slows {slowest[1]} to {slowest[0]:.1g}x (median layer)"
 
 
 def relative_updates(

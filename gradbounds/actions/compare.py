@@ -173,7 +173,7 @@ def _tables(
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(f"  Unknown {when} the change: {step.unknown}" for when, step in sides_of.items() if step.unknown),
             *(
-                f"  Extrapolated {when} the change: critical rates (AdamW's within {step.factor:.2g}x in measured networks)"
+                f"  Extrapolated {when} the change: critical rates (AdamW's: within {step.factor:.2g}x where measured)"
                 for when, step in sides_of.items()
                 if step.is_extrapolated
             ),
@@ -216,14 +216,14 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         "AdamW, Muon: the layers' gradient sizes hardly matter.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}.",
-        "Step 1 does not decide which trains better.",
+        "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
     ]
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
     slow = [step.slowed[0] for step in (before, after)]
     sides[slow[1] < slow[0]].extend(
-        [f"{slowed_text((slow[1], after.slowed[1] or before.slowed[1]))} (before: {slow[0]:.1g}x)"]
+        [f"{slowed_text((slow[1], after.slowed[1] or before.slowed[1]))}, before {slow[0]:.1g}x"]
         * (max(slow) > 1.1 * min(slow))
     )
     falls = [step.numbers.get(_FALL, math.nan) for step in (before, after)]

@@ -274,7 +274,7 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
         chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
         words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
         networks = "28 networks with experts" if stack.experts else "87 causal Pre-LN networks with plain units"
-    return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
+    return f"Measured critical rates were within {words} times the predicted ones in {networks}; cards: wider. "
 
 
 _FAR = (
