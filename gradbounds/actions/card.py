@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
-from gradbounds.actions.batch import Asked, law_of, quick_batch, resolve_batch
+from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
     FirstLine,
     cost_of_batch,
@@ -20,7 +20,7 @@ from gradbounds.actions.first_line import (
     norms_of_texts,
     quick_cost,
 )
-from gradbounds.actions.plan import ZIPF, batch_text, planned
+from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.actions.predict import predict_plan, predict_stack, way_or_reason
 from gradbounds.actions.remedies import (
     EVEN,
@@ -105,7 +105,7 @@ _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
-_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
+_RATE_VIEW = "--batch {} --learning-rate R"
 
 _IGNORED = "ignored on request"
 _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
@@ -115,7 +115,7 @@ _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 networks of width 256, 512 (norms -8% to +7%)"  # sampled, with experts
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
-_NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW}"
+_NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
@@ -138,6 +138,8 @@ class FirstStepOfRun:
         texts: norms with the fewest and the most repeats, or None.
         why_not: reason to omit the norm. The default is "".
         result: result of `predict --batch`, or None.
+        batch: number of sequences.
+        is_fine: whether the batch's own tables follow, of which the card is the summary.
     """
 
     asked: Asked
@@ -149,30 +151,35 @@ class FirstStepOfRun:
     texts: tuple[float, float] | None = None
     why_not: str = ""
     result: Result | None = None
+    batch: int = BATCH
+    is_fine: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None) -> Self:
-        """Return step 1 at the context or with fewer tokens, and the estimated cost of the card.
+    def of(
+        cls, given: Mapping[str, Any], of: Description, limits: Mapping[str, Any], text: str | None,
+        batch: tuple[Asked, int] | None = None,
+    ) -> Self:  # fmt: skip
+        """Return step 1 of a given batch, or at the context or with fewer tokens, and the estimated cost of the card.
 
         Raises:
             ValueError: the text cannot be read, or tokens do not repeat in it.
         """
-        asked = at_context(given, of, limits, text)
+        asked, sequences = batch or (at_context(given, of, limits, text), BATCH)
         stack, _ = of.read(asked.given)
         text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
         law = law_of(stack, text)
         if law is None:
             raise ValueError(f"text must be a law of repeated tokens without batch, got {text!r}; add --batch {BATCH}.")
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
-        batch = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
-        is_within = Budget.of(within["max_time"], limits["memory"]).holds(batch)
-        cost = Cost(_LEAST_SECONDS)
-        if is_within and asked.text is not None:
-            cost += replace(batch, seconds=_WITH_CHANGE * batch.seconds)
+        quick = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
+        is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
+        cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
+        if (is_within or batch) and asked.text is not None:
+            cost += replace(quick, seconds=(_WITH_CHANGE - bool(batch)) * quick.seconds)
             for count in [] if gaps(replace(stack, tokens=2), "first_step") else _positions(stack):
-                cost += cost_of_steps(stack, [*RATES], BATCH, positions=count, networks=_networks(stack))
-        line = FirstLine(math.nan, largest_loss_deviation(stack, BATCH, law), math.nan, math.nan, is_bound=True)
-        return cls(asked, stack, text, within, cost, line)
+                cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_networks(stack))
+        line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
+        return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
 
     def plan(self, given: Mapping[str, Any], of: Description, refused: str, *, layers: bool) -> Result:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
@@ -181,7 +188,7 @@ class FirstStepOfRun:
             step == "step 1" and not gaps(replace(self.stack, tokens=2), "first_step")
         )
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
-        at = batch_text(BATCH, self.stack.tokens, self.text)
+        at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
         return planned(
             (self.stack, of.read(given)[1], of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused)
         )
@@ -195,11 +202,12 @@ class FirstStepOfRun:
 
 def model_card(
     given: Mapping[str, Any], of: Description, *, text: str | None = None, layers: bool = False,
-    every_layer: bool = False, plan: bool = False, **how: Any,
+    every_layer: bool = False, plan: bool = False, batch: tuple[Asked, int] | None = None, **how: Any,
 ) -> Result:  # fmt: skip
     """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
-    Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
+    Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them. With a batch,
+    the result is `predict_batch`'s, and its lines begin with the card of this batch where it is one of a model's text.
 
     Args:
         given: fields of the network.
@@ -208,19 +216,23 @@ def model_card(
         layers: whether tables of layers follow.
         every_layer: whether the tables list every layer.
         plan: whether to only estimate time and memory.
+        batch: a batch and its number of sequences; None for a quick estimate of the default batch.
         how: other arguments of `predict_stack`.
 
     Raises:
         ValueError: as `predict_stack`.
     """
     layers = layers or every_layer
+    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
+    if batch and (not of.is_model or batch[0].text in (None, DISTINCT)):
+        return predict_batch(*batch, of, plan=plan, every_layer=every_layer, **limits)
+    given = batch[0].given if batch else given
     asked = of.read(given)[0]
     alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without words, the batch of step 1 replaces all sampled numbers of one sequence.
     coarse = alone and not (how["patterns"] or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
-    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
-    step = FirstStepOfRun.of(given, of, limits, text) if alone else None
+    step = FirstStepOfRun.of(given, of, limits, text, batch) if alone else None
     fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
     whole = (of.read(fields)[0], (how | sampled)["patterns"], Budget.of(how["max_time"], how["memory"]))
     single, reason, _ = way_or_reason(*whole, coarse=coarse) if step else (None, "", False)
@@ -228,11 +240,13 @@ def model_card(
     if plan:
         return step.plan(given, of, reason, layers=layers) if step else predict_plan(given, of, **how)
     with shown("predicting step 1", step.cost) if step else nullcontext():
+        fine = predict_batch(*batch, of, every_layer=every_layer, **limits) if batch else None
         result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
         table = result.columns()
         if result.values["no_rule"]:
             return result
         with by_estimates(), one_numpy_thread():
+            step = replace(step, result=fine) if step else None
             first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer) if step else None
             rates = critical_rates(result.values["stack"], first.text if first else "", first.result if first else None)
             change = result.values["evened_by"]
@@ -252,6 +266,9 @@ def model_card(
         for name in ("loss", "loss_deviation")
     }
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
+    if fine:
+        others = [line for line in fine.lines if not line or line not in lines]
+        return replace(fine, values={**fine.values, "card": card}, lines=[*lines, "", *others])
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -268,7 +285,7 @@ def _rows(
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
-        *_layers(stack, table, run, notes),
+        *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
@@ -340,7 +357,7 @@ def _first_step_of_run(
         where = [*needs, "such a network"][0] if step.stack.tokens > 1 else "sequences of one token"
         return replace(known, why_not=f"unknown: theory has no rule for repeated tokens in {where}")
     try:
-        result = quick_batch(step.asked, BATCH, of, every_layer=every_layer, **step.limits)
+        result = step.result or quick_batch(step.asked, step.batch, of, every_layer=every_layer, **step.limits)
     except OverBudgetError:
         takes = duration(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
@@ -383,19 +400,20 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
-        return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW}" if text else _NO_RUN}
+        return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW.format(BATCH)}" if text else _NO_RUN}
+    view = _RATE_VIEW.format(sequences := result.values["batch"])
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack)
     if not counts:
-        takes = duration(cost_of_steps(batch, [*RATES], BATCH).seconds)
+        takes = duration(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
-        return {"no_rule": f"omitted, because {reason}: {_RATE_VIEW}"}
+        return {"no_rule": f"omitted, because {reason}: {view}"}
     networks, critical = None if fine else _networks(stack), dict[Optimizer, float]()
     for count in counts:
         try:
-            steps = batch_steps(batch, [*RATES], result.values["batch"], law, positions=count, networks=networks)
+            steps = batch_steps(batch, [*RATES], sequences, law, positions=count, networks=networks)
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
@@ -405,10 +423,10 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least = scale * least_scale
     ranges = {name: rate_range(stack, least, name) for name in RATES}
-    if min(critical.values()) <= 0.0:
+    if not all(rate > 0.0 for rate in critical.values()):
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
-        return {"no_rule": f"a quick estimate is too rough here; {_RATE_VIEW}"}
+        return {"no_rule": f"a quick estimate is too rough here; {view}"}
     return {"positions": count, "kernel_scale": scale, "evidence": evidence(least)} | {
         name: {
             "rate": rate,
@@ -511,9 +529,10 @@ def _run_lines(
 ) -> list[str]:
     fewer = longest is not None and first.stack.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
-    other = " (config's maximum; --tokens N)" * (longest is not None and not fewer)
-    at = batch_text(BATCH, first.stack.tokens, first.text, other)
-    lines = [f"Step 1: {at}{of_context}; your log: {_LOG_VIEW}"]
+    maximum = " (config's maximum)" * (longest is not None and not fewer)
+    at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
+    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --logged FILE"
+    lines = [f"Step 1: {at}{of_context}; {'your log: add --logged FILE' if first.is_fine else other}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
@@ -524,18 +543,21 @@ def _run_lines(
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss), card_row("gradient norm", norm),
-        *share_rows(squares, stack, norms, f"; all: --batch {BATCH}", first.result.values["reasons_of_largest"]),
+        *share_rows(
+            squares, stack, norms, f"; all: {'below' if first.is_fine else f'--batch {BATCH}'}",
+            first.result.values["reasons_of_largest"],
+        ),
     ]  # fmt: skip
 
 
-def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note]) -> list[str]:
+def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> list[str]:
     # Compares the layers, in the batch of step 1 if it is known.
     others = run.values["of_larger_batch"] if run else {}
     larger = [f" (larger batches: {name} {float(f'{others[name]:.2g}'):g}x)" for name in others]
     of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
-    return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
+    return [f"{lines[0]}; all: {rest}", *lines[1:]] if lines else []
 
 
 def _change_of_step(
@@ -559,7 +581,7 @@ def _change_of_step(
         whole, limit = replace(whole, tokens=whole.tokens // 2), _SHORT_SECONDS
         if whole.tokens < _FEWEST_TOKENS:
             return change
-    of_batch = Asked({**given, "tokens": whole.tokens}, first.text), BATCH, of, run
+    of_batch = Asked({**given, "tokens": whole.tokens}, first.text), first.batch, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
     advised: Remedy | None = None

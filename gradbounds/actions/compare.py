@@ -22,6 +22,7 @@ from gradbounds.layer_summary import (
     first_over_last,
     profiles,
     role,
+    slowed_text,
     slowest_step,
 )
 from gradbounds.network_text import gradient_lines, number_text, with_cosines
@@ -53,8 +54,8 @@ _QUICK = (
     "network:{}.",
 )
 _COST = (
-    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%); AdamW moves embeddings {:g}x less, "
-    "relative to their size"
+    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), whose effect on training is not "
+    "judged; AdamW moves embeddings {:g}x less, relative to their size"
 )
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _COSINE: "largest cosine of two tokens",
@@ -72,7 +73,8 @@ class _Step:
         deviations: standard deviations of one run, by name of the number.
         layers: table of the layers, as lines of text.
         factor: the factor in either direction within which 9 of 10 measured critical rates of AdamW are.
-        slowed: the factor of AdamW's step that its epsilon slows most, for gradients of norm 1, and its matrix.
+        slowed: the result of `slowest_step`.
+        is_extrapolated: whether no measured network is similar, so that critical rates may have larger errors.
     """
 
     numbers: Mapping[str, float]
@@ -81,6 +83,7 @@ class _Step:
     layers: Sequence[str] = ()
     factor: float = math.inf
     slowed: tuple[float, str] = 1.0, ""
+    is_extrapolated: bool = False
 
 
 @by_estimates()
@@ -162,7 +165,7 @@ def _tables(
     lines, (before, *others) = list[str](), steps
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
-        reasons = (("before", before.unknown), ("after", after.unknown))
+        sides_of = {"before": before, "after": after}
         code = code_of(stacks[0], changed, drawn)
         verdict, sides = _summary(before, after, stacks[0], changed)
         lines += [
@@ -170,7 +173,13 @@ def _tables(
             *verdict,
             *["", head, ""] * (not lines),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  Unknown {when} the change: {word}" for when, word in reasons if word),
+            *(f"  Unknown {when} the change: {step.unknown}" for when, step in sides_of.items() if step.unknown),
+            *(
+                f"  Extrapolated {when} the change: critical rates"
+                + f" (AdamW's: within {step.factor:.2g}x where measured)" * (step.factor < math.inf)
+                for when, step in sides_of.items()
+                if step.is_extrapolated
+            ),
             *sides,
             *(f"  {line}" for line in code[:1]),
             *(f"    {line}" for line in code[1:]),
@@ -182,7 +191,7 @@ def _tables(
             f"--{name.replace('_', '-')} {value}" for name, value in (each.split("=", 1) for each in changes)
         )
         lines += [
-            "The error of these critical rates, and a warm-up: replace --compare by",
+            "Ranges of these critical rates, and a warm-up: replace --compare by",
             f"  {flags}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
@@ -210,14 +219,14 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}.",
-        "Step 1 does not decide which trains better.",
+        "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
     ]
     for name, words in _SMALLER.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
     slow = [step.slowed[0] for step in (before, after)]
     sides[slow[1] < slow[0]].extend(
-        [f"AdamW's epsilon slows {after.slowed[1] or 'known matrices'} to {slow[1]:.1g}x (before: {slow[0]:.1g}x)"]
+        [f"{slowed_text((slow[1], after.slowed[1] or before.slowed[1]))}, before {slow[0]:.1g}x"]
         * (max(slow) > 1.1 * min(slow))
     )
     falls = [step.numbers.get(_FALL, math.nan) for step in (before, after)]
@@ -274,7 +283,7 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     larger = max(times, 1.0 / times)
     size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit or limit == math.inf
     error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x" if limit < math.inf else "error unknown"
-    error = "extrapolated" if before.unknown or after.unknown else error
+    error = "extrapolated" if before.is_extrapolated or after.is_extrapolated else error
     if not is_beyond:
         return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error})."
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
@@ -351,9 +360,10 @@ def _step(
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
-    unsure = "the error of the critical rates, which are extrapolated" * ("extrapolated" in critical["evidence"])
+    is_far = critical["evidence"] == "extrapolated"
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
-    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low) if low else math.inf)
+    factor = max(high, 1.0 / low) if low else math.inf
+    return replace(step, numbers=numbers, is_extrapolated=is_far, factor=factor)
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:

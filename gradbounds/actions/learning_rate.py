@@ -15,7 +15,7 @@ from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_b
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import slowest_step
+from gradbounds.layer_summary import slowed_text, slowest_step
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -198,11 +198,11 @@ def kernel_scale(
     squares = scale.grad_sq(batch)
     whole = sum(float(np.nansum(square)) for square in squares.values())
     norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
-    factor, where = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
+    slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"AdamW's epsilon ({epsilon:.0e}, gradients clipped to norm 1) slows {where} to {factor:.1g}x; rates are for 0."
-    ] * ("adam" in steps and bool(where))
+        f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates are for 0."
+    ] * ("adam" in steps and bool(slowest[1]))
 
 
 def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
@@ -274,7 +274,7 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
         chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
         words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
         networks = "28 networks with experts" if stack.experts else "87 causal Pre-LN networks with plain units"
-    return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
+    return f"Measured critical rates were within {words} times the predicted ones in {networks}; cards: wider. "
 
 
 _FAR = (

@@ -94,7 +94,7 @@ class Predict(ModelFlags):
         tuple[Optimizer, ...],
         Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
-    batch: Annotated[int | None, optional("loss and gradient norm of step 1 for S sequences", "S")] = None
+    batch: Annotated[int | None, optional("card and tables of step 1 for S sequences, more finely", "S")] = None
     text: Annotated[
         str | None,
         optional(
@@ -185,8 +185,8 @@ class Predict(ModelFlags):
         self, changes: dict[str, Any], batch: int | None, logs: list[Path], limits: dict[str, Any]
     ) -> "Result":
         # Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs.
-        from gradbounds.actions.batch import predict_batch, resolve_batch
-        from gradbounds.actions.card import BATCH, at_context
+        from gradbounds.actions.batch import resolve_batch
+        from gradbounds.actions.card import BATCH, at_context, model_card
 
         if len(logs) > 1:
             from gradbounds.actions.logged_pair import compare_logs, judged_quickly
@@ -210,7 +210,8 @@ class Predict(ModelFlags):
             )  # fmt: skip
         if not logs:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
-            return predict_batch(asked, batch, self.description, **limits)
+            how = {"compare": (), "draws": None, "seed": self.seed}
+            return model_card(changes, self.description, batch=(asked, batch), **limits, **how)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(

@@ -469,4 +469,5 @@ def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array
     """
     kernels = (rows, each), (mean_rows, mean)
     after, before = (mean_kernel(sign_coefficients(kernel, gram) * gram).sum(-1) for kernel, gram in kernels)
-    return np.asarray(np.sqrt(np.divide(np.maximum(after, 0.0), before, out=np.ones(len(before)), where=before > 0)))
+    known = before > 1e-12 * before.max(initial=0.0)  # a position without a gradient has a rounding error
+    return np.asarray(np.sqrt(np.divide(np.maximum(after, 0.0), before, out=np.ones(len(before)), where=known)))

@@ -361,7 +361,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("flags", "announced"), [
-    ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting the first step"),
+    ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting step 1"),
     ("--first-step --optimizer sgd", "predicting the first step"), ("--tokens 8 16", "predicting the gradients"),
     ("--compare placement=peri", "comparing 2 networks"), ("--compare", "comparing"),
     ("--learning-rate 1e-3", "predicting the first step by SGD"), ("--batch 8 --logged LOG", "predicting the first"),
