@@ -87,7 +87,7 @@ EXPERTS_HELD = [
 ]  # fmt: skip
 # Twenty with every kind of network, fixed after positions attended within groups, and before any was drawn.
 GROUPED = listed((384, 512), (3, 5), (1, 16, 64), (*KINDS, "gated", "llama"))
-# Post-LN and Peri-LN networks, and encoders as BERT, fixed before any was drawn. In all other lists, networks are Pre-LN.
+# Post-LN and Peri-LN networks, and encoders as BERT, fixed before any was drawn. All other lists are of Pre-LN ones.
 PLACED = [
     (256, depth, f"{placement} {kind}", sequences, optimizer)
     for placement, depth, kind in itertools.product(("post", "peri"), (2, 6), KINDS)
