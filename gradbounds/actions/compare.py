@@ -252,8 +252,10 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit
     error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
     error = "extrapolated" if before.unknown or after.unknown else error
+    if math.isinf(limit):
+        return f"AdamW: critical rate {times:.2g}x, with an unknown error; so neither first step is known to be safer."
     if not is_beyond:
-        return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error})."
+        return f"AdamW: neither first step is clearly safer (critical rate {times:.2g}x, {error})."
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
     names = ("the network without the change", "the changed network")
     if stack.placement != changed.placement:
@@ -328,7 +330,8 @@ def _step(
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     unsure = "the error of the critical rates, which are extrapolated" * ("extrapolated" in critical["evidence"])
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
-    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low))
+    unsure = unsure if low else "the error of the critical rates, which is not measured in such networks"
+    return replace(step, numbers=numbers, unknown=unsure, factor=max(high, 1.0 / low) if low else math.inf)
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:
