@@ -55,13 +55,11 @@ from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
-    EXPERT_RANGES,
-    GATED_RANGE,
     LEAST_MEASURED,
     POSITIONS,
-    RATE_RANGES,
     batch_steps,
     cost_of_steps,
+    measured_rates,
 )
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
@@ -375,11 +373,9 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
     Args:
         stack: the network.
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
-        optimizer: one of `RATE_RANGES`.
+        optimizer: name of the optimizer.
     """
-    low, high = GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
-    if stack.experts:
-        low, high = EXPERT_RANGES.get(optimizer if stack.router_norm == "sum" else "", (0.0, math.inf))
+    low, high = measured_rates(stack)[1].get(optimizer, (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
@@ -430,8 +426,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     return {"positions": count, "kernel_scale": scale, "evidence": evidence(least)} | {
         name: {
             "rate": rate,
-            "low": rate * fewer[name] * ranges[name][0],
-            "high": rate * beyond * ranges[name][1],
+            "low": rate * fewer[name] * ranges[name][0] or None,
+            "high": rate * beyond * ranges[name][1] if ranges[name][0] else None,
             "gain": rescaled[name].gain,
         }
         for name, rate in critical.items()
@@ -637,11 +633,15 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         "Learning rate of step 1 (R/N in a warm-up of N steps to R), to second order; finer: --learning-rate R "
         "--warmup-steps N",
         *[
-            card_row(name, f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({known})")
-            for known in [rates["evidence"]]
+            card_row(
+                name,
+                f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({rates['evidence']})"
+                if rates[key]["low"]
+                else f"critical rate {rate}; its error is not measured in such networks",
+            )
             for key, name in RATES.items()
-            for ends in [[rates[key][end] for end in ("low", "high")]]
-            for low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
+            for ends in [[rates[key][end] or 0.0 for end in ("low", "rate", "high")]]
+            for low, rate, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
         ],
     ]  # fmt: skip
 

@@ -281,11 +281,13 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
         return ""
     limit, times = max(before.factor, after.factor), rates[1] / rates[0]
     larger = max(times, 1.0 / times)
-    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit or limit == math.inf
-    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x" if limit < math.inf else "error unknown"
+    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit
+    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
     error = "extrapolated" if before.is_extrapolated or after.is_extrapolated else error
+    if math.isinf(limit):
+        return f"AdamW: critical rate {times:.2g}x, with an unknown error; so neither first step is known to be safer."
     if not is_beyond:
-        return f"AdamW: both first steps are about as safe (critical rate {times:.2g}x, {error})."
+        return f"AdamW: neither first step is clearly safer (critical rate {times:.2g}x, {error})."
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
     names = ("the network without the change", "the changed network")
     if stack.placement != changed.placement:
@@ -362,8 +364,9 @@ def _step(
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     is_far = critical["evidence"] == "extrapolated"
     low, high = rate_range(stack, critical["kernel_scale"], "adam")
+    unsure = "" if low else "the error of the critical rates, which is not measured in such networks"
     factor = max(high, 1.0 / low) if low else math.inf
-    return replace(step, numbers=numbers, is_extrapolated=is_far, factor=factor)
+    return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factor=factor)
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:

@@ -27,13 +27,11 @@ from theory.configurations.vectors import learned_vectors
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
-    EXPERT_RANGES,
-    GATED_RANGE,
     LEAST_MEASURED,
-    RATE_RANGES,
     BatchStep,
     batch_steps,
     cost_of_steps,
+    measured_rates,
 )
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_output import OwnTokenError
@@ -54,6 +52,8 @@ _MOST = 1e100  # learning rate, whose square is finite
 # holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
 # small changes of logits and weights.
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
+# The smallest measured critical rate divided by the predicted one with which the change of the loss has an error.
+_CLOSE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,7 @@ def predict_rate(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
             f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )
-    limits = {
-        name: (0.0, math.inf) if scale is None or name not in RATE_RANGES else rate_range(stack, scale, name)
-        for name in moves
-    }
+    limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, scale, name) for name in moves}
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     is_known = any(math.isfinite(high) for _, high in limits.values())
@@ -166,7 +163,7 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps, far=far, is_pre=stack.placement == "pre"), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of), "",
-            *_evidence_lines(_measured(stack, optimizers) * is_known, scale), *slowed,
+            *_evidence_lines(_measured(stack, optimizers), scale), *slowed,
             *[_MUON] * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -211,8 +208,8 @@ def _table(steps: Sequence[RateOfStep], range_of: str) -> list[str]:
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
-        is_known = math.isfinite(each.limits[1])
-        falls = f"{change:+.3g}{f' +- {error:.1g}' * is_known}" if each.region != _BEYOND else each.sign
+        is_known, is_close = math.isfinite(each.limits[1]), each.limits[0] >= _CLOSE
+        falls = f"{change:+.3g}{f' +- {error:.1g}' * is_close}" if each.region != _BEYOND else each.sign
         ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
         rows.append(
             (NAMES[each.optimizer], falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})")
@@ -256,7 +253,7 @@ def _verdicts(
 
 def _evidence_lines(measured: str, scale: float | None) -> list[str]:
     """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
-    lines = textwrap.wrap(f"{measured}{_LIMITS}", 118)
+    lines = textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118)
     if scale is None:
         return [*lines, _UNSCALED]
     return [*lines, *[_FAR.format(scale)] * (scale < LEAST_MEASURED)]
@@ -264,17 +261,12 @@ def _evidence_lines(measured: str, scale: float | None) -> list[str]:
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
-    if stack.ffn == "gated" and not stack.experts:
-        words, networks = (
-            "{:g} to {:g}".format(*GATED_RANGE),
-            "30 causal Pre-LN networks with gated units",
-        )
-    else:
-        ranges = EXPERT_RANGES if stack.experts else RATE_RANGES
-        chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
-        words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
-        networks = "28 networks with experts" if stack.experts else "87 causal Pre-LN networks with plain units"
-    return f"Measured critical rates were within {words} times the predicted ones in {networks}; cards: wider. "
+    networks, ranges = measured_rates(stack)
+    chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
+    if not chosen:
+        return "Critical rates of such networks or optimizers were not measured, so their error is unknown. "
+    words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
+    return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
 
 _FAR = (
@@ -282,7 +274,7 @@ _FAR = (
     "were measured only from 0.2 on)."
 )
 _MUON = (
-    "Muon on captions, 4 to 128 sequences, plain units: the fall of the loss was within its error in 19 of 19\n"
+    "Muon on captions, 4 to 128 sequences, Pre-LN, plain units: the fall of the loss was within its error in 19 of 19\n"
     "cases. The curvature was up to 2.2 times the predicted one; with gated units, 5 times.\n"
     "R is that of torch.optim.Muon by default, for all matrices, the output matrix included. Usual recipes train\n"
     "embeddings, the output matrix and norm gains by AdamW, with a critical rate of its own."
@@ -294,7 +286,7 @@ _UNSCALED = (
 _LIMITS = (
     "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
-    f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error was at most {ERRORS['gain']:.0%} "
-    f"to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order in 8 of 10. The "
-    "predicted step does not change biases, norm gains, position tables or an untied embedding table."
+    f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error, if printed, was at most "
+    f"{ERRORS['gain']:.0%} to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order "
+    "in 8 of 10. The predicted step does not change biases, norm gains, position tables or an untied embedding table."
 )

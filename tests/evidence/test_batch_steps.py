@@ -8,6 +8,7 @@ optimizers. Muon's five Newton-Schulz steps are in single precision here, as the
 import itertools
 import os
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ EXPERTS_HELD = [
 ]  # fmt: skip
 # Twenty with every kind of network, fixed after positions attended within groups, and before any was drawn.
 GROUPED = listed((384, 512), (3, 5), (1, 16, 64), (*KINDS, "gated", "llama"))
+# Post-LN and Peri-LN networks, and encoders as BERT, fixed before any was drawn. All other lists are of Pre-LN ones.
+PLACED = [
+    (256, depth, f"{placement} {kind}", sequences, optimizer)
+    for placement, depth, kind in itertools.product(("post", "peri"), (2, 6), KINDS)
+    for sequences, optimizer in itertools.product((1, 16, 64), ("sgd", "adam", "muon"))
+]
+PLACED_OTHERS = listed((256, 384), (2, 6), (1, 16, 64), ("bert",))
+PLACED_OTHERS += listed((256, 384), (2, 6), (1, 16, 64), ("peri gated", "peri llama"))
+# Twenty others for the ranges from PLACED, fixed before any was drawn.
+PLACED_HELD = listed((192, 320), (3, 8), (1, 8, 64), ("post untied", "post tied", "peri untied", "peri tied"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -118,6 +129,8 @@ def words(kind: str = "text") -> np.ndarray:
 def stack(width: int, depth: int, kind: str) -> Stack:
     """A causal Pre-LN network with GELU units, tied as GPT-2, or with gated units, RMSNorm and rotary positions.
 
+    Kinds that begin with "post" or "peri" have that placement. "bert" is an encoder with BERT's placement and norms.
+
     "llama" has the initialization of Llama: a standard deviation of 0.02 for all matrices, embeddings included.
     "experts qwen" has embeddings of 0.02, and matrices of the gain that Qwen3-30B-A3B has by its width.
     """
@@ -125,6 +138,11 @@ def stack(width: int, depth: int, kind: str) -> Stack:
         "width": width, "depth": depth, "tokens": TOKENS, "vocab": VOCAB, "heads": width // 64, "mask": "causal",
         "placement": "pre", "output_projection": "random", "activation": "gelu", "ffn_ratio": 4.0,
     }  # fmt: skip
+    if kind.startswith(("post ", "peri ")):
+        return replace(stack(width, depth, kind[5:]), placement=kind[:4])
+    if kind == "bert":
+        no_mask = replace(stack(width, depth, "post tied"), mask="none", depth_scaling="none")
+        return replace(no_mask, embedding_norm="added", output_transform="added")
     if kind.startswith("experts"):
         scale = 0.02 * 2048**0.5 if "qwen" in kind else 1.0
         return Stack(**fields | {
@@ -214,6 +232,9 @@ def test_batch_steps(kept_folder):
             (EXPERTS, 7000),
             (EXPERTS_HELD, 8000),
             (GROUPED, 7000),
+            (PLACED, 9000),
+            (PLACED_OTHERS, 10000),
+            (PLACED_HELD, 11000),
         )
         for case in chosen
     }
