@@ -172,7 +172,7 @@ def predict_batch(
         at, what = batch_text(batch, stack.tokens, asked.text, asked.of_tokens), "loss, gradient norms, their shares"
         return planned((stack, notes, of), at, what, cost_of_batch(stack, law, patterns)[0])
     try:
-        scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
+        scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
     except ValueError as error:
         if isinstance(error, OverBudgetError) or not asked.is_default:
             raise

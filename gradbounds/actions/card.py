@@ -53,6 +53,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
+from theory.configurations.vectors import multiplies_logits
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -393,6 +394,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         result: result of `predict --batch`; None if there is none.
         fine: whether to estimate them as `predict --learning-rate` does, however long it takes.
     """
+    if result is not None and multiplies_logits(result.values["notes"]):
+        return {"no_rule": "unknown, as theory has no rule for a first step with a factor on the output logits"}
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:

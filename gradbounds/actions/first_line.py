@@ -17,6 +17,7 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note
+from theory.configurations.vectors import gradients_of_model
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
@@ -295,11 +296,13 @@ def quick_cost(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
 
 
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, *, coarse: Coarse = False
-) -> NoiseScale:
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, *, coarse: Coarse = False,
+    notes: Sequence[Note] = (),
+) -> NoiseScale:  # fmt: skip
     """Predict the gradient of a batch as a function of the batch size, within limits of time and memory.
 
-    `coarse` has the same meaning as in `noise_scale`.
+    `coarse` has the same meaning as in `noise_scale`. With `notes` on a configuration, gradients belong to the matrices
+    that the model stores.
 
     Raises:
         ValueError: an argument is outside its range; see `noise_scale`.
@@ -329,7 +332,7 @@ def scale_of_batch(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )
 
-    return once((stack, patterns, None if law is None else law.key, coarse), scale)
+    return gradients_of_model(once((stack, patterns, None if law is None else law.key, coarse), scale), notes)
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:

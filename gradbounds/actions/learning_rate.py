@@ -23,7 +23,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
-from theory.configurations.vectors import learned_vectors
+from theory.configurations.vectors import learned_vectors, multiplies_logits
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
@@ -126,6 +126,8 @@ def predict_rate(
             raise ValueError(f"{name} must be a positive number of at most {_MOST:g}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
+    if multiplies_logits(notes):
+        raise NoRuleError("theory has no rule for a first step with a factor on the output logits.")
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
     of_text = law_of(stack, asked.text)

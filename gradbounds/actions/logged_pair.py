@@ -168,7 +168,7 @@ def judged_quickly(
             )
         patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
         with by_estimates():  # without timing a small batch, which has no coarse groups
-            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse)
+            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse, notes=notes)
     except ValueError as error:  # no rule, or it takes longer
         return Judged([f"Theory does not judge the two logs here: {error}", each])
     line = first_line(

@@ -87,7 +87,7 @@ class Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse)
+        scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse, notes=notes)
         errors = scale.grad_sq_sem(self.batch)
         self.squares.update({
             role: np.where((errors[role] > 0) & (square < 2.0 * errors[role]), np.nan, square)

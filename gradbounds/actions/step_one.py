@@ -52,7 +52,7 @@ class StepOne:
         for subject in ("prediction", "noise_scale"):
             require(stack, subject)
         law = law_of(stack, asked.text)
-        scale = scale_of_batch(stack, law, None, Budget.of(max_time, None))
+        scale = scale_of_batch(stack, law, None, Budget.of(max_time, None), notes=notes)
         vectors = learned_vectors(stack, family_of(notes, of), notes)
         self.line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
         self.about = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)

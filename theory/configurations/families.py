@@ -25,7 +25,13 @@ _CENTRED = "here, queries and keys are normalized without centring, an error of 
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
-    fields["_inputs"] = fields["width"] ** 0.5
+    _inputs_times(r, fields, fields["width"] ** 0.5)
+
+
+def _inputs_times(r: Reading, fields: Fields, factor: float) -> None:
+    fields |= {"_inputs": factor, "embeddings": tied(r)}
+    if fields["embeddings"] == "untied" and factor != 1:
+        r.factor("table of inputs", 1 / factor)
 
 
 def _rooted_if_asked(r: Reading, fields: Fields, tokens: int) -> None:
@@ -178,7 +184,7 @@ def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
 
 def _granite(r: Reading, fields: Fields, tokens: int) -> None:
     """Set the factors on embeddings, branches, attention logits and output logits."""
-    fields["_inputs"] = r.positive("embedding_multiplier")
+    _inputs_times(r, fields, r.positive("embedding_multiplier"))
     fields["branch_scale"] = r.number("residual_multiplier")
     logits_times(r, fields, r.positive("attention_multiplier"))
     _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))

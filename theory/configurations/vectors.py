@@ -4,8 +4,10 @@ Source: `named_parameters` of the classes of transformers 5.24 with their own de
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from theory.configurations.reading import Note
+from theory.first_step.noise_scale import NoiseScale
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
 
@@ -19,7 +21,7 @@ _FAMILIES = {
     ),
     ("WO", *_UNITS): "gpt_neo",
     _UNITS: "codegen gptj",
-    ("WQ", "WK", "WV"): "qwen2 seed_oss",
+    ("WQ", "WK", "WV"): "glm glm4 qwen2 qwen2_moe seed_oss",
     (): (
         "arcee cohere cohere2 cwm ernie4_5 exaone exaone4 falcon gemma gemma2 gemma3_text granite helium "
         "hunyuan_v1_dense internlm3 llama ministral ministral3 mistral nemotron olmo olmo2 olmo3 qwen3 "
@@ -32,8 +34,16 @@ BIASES = {family: roles for roles, families in _FAMILIES.items() for family in f
 # Norms without a bias that are LayerNorm's, and without gains.
 _WITHOUT_SHIFT = ("cohere", "cohere2")
 _WITHOUT_GAIN = ("olmo",)
-# What asks for biases or against them.
-_SWITCHES = {"attention_bias": _ATTENTION, "mlp_bias": _UNITS, "qkv_bias": _ATTENTION[:3]}
+# Fields that switch biases on or off.
+_SWITCHES = {
+    "attention_bias": _ATTENTION, "attention_out_bias": ("WO",), "mlp_bias": _UNITS, "qkv_bias": _ATTENTION[:3],
+    "use_qkv_bias": _ATTENTION[:3], **dict.fromkeys(("bias", "use_bias", "enable_bias"), (*_ATTENTION, *_UNITS)),
+}  # fmt: skip
+# Families whose `attention_bias` does not concern W^O.
+_BARE_OUTPUT = ("glm", "glm4", "helium", "seed_oss")
+
+MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
+"""The matrices that a model multiplies by a constant, by the field of the note on the constant."""
 
 
 def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()) -> tuple[str, ...]:
@@ -50,10 +60,9 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
         return ()
     roles = set(BIASES.get(family, ()))
     for note in notes:
-        switched = _SWITCHES.get(note.field, ())
-        roles = roles | set(switched) if note.value is True else roles - set(switched)
-        if note.field == "bias" and note.value is False:
-            roles = set()
+        bare = note.field == "attention_bias" and family in _BARE_OUTPUT
+        switched = set(_SWITCHES.get(note.field, ())) - ({"WO"} if bare else set())
+        roles = roles | switched if note.value is True else roles - switched
     names = [f"bias_{role}" for role in weight_shapes(stack) if role in roles]
     if family not in _WITHOUT_GAIN:
         layer = stack.normalization == "layer" and family not in _WITHOUT_SHIFT
@@ -61,3 +70,26 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
     names += ["inputs"] if stack.embeddings == "untied" else []
     names += ["positions"] if stack.positions in ("learned", "learned_segment") else []
     return (*names, *(["segment"] if stack.positions == "learned_segment" else []))
+
+
+def gradients_of_model(scale: NoiseScale, notes: Sequence[Note]) -> NoiseScale:
+    """Return the gradients of the matrices that the model stores, where it multiplies them by a constant.
+
+    With a stored matrix W and a constant c, the Stack has the matrix c W. Then ∂L/∂W = c ∂L/∂(c W), also for tied
+    embeddings, whose input vectors are rows of c W times another constant.
+
+    Args:
+        scale: predicted gradients of the Stack.
+        notes: notes on the model's configuration; those on `MULTIPLIED` matrices have the value 1/c.
+    """
+    times = {MULTIPLIED[note.field]: note.value**-2 for note in notes if note.field in MULTIPLIED}
+    parts = ("single", "product", "single_sem", "product_sem", "vectors")
+    return replace(
+        scale,
+        **{name: {role: of * times.get(role, 1.0) for role, of in getattr(scale, name).items()} for name in parts},
+    )
+
+
+def multiplies_logits(notes: Sequence[Note]) -> bool:
+    """Return whether a model multiplies its output logits, or its output matrix, by a constant other than 1."""
+    return any(MULTIPLIED.get(note.field) == "Wemb" for note in notes)

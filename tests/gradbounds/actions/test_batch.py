@@ -10,11 +10,20 @@ import pytest
 
 from gradbounds.actions import batch
 from gradbounds.actions.batch import law_of, norms_by_layer, resolve_batch
-from gradbounds.actions.first_line import _deviation_of_repeats, first_line, spread_of_texts, text_lines
+from gradbounds.actions.card import critical_rates
+from gradbounds.actions.first_line import (
+    _deviation_of_repeats,
+    first_line,
+    scale_of_batch,
+    spread_of_texts,
+    text_lines,
+)
+from gradbounds.budget import Budget
 from gradbounds.cli import main
 from gradbounds.described_network import Description
+from gradbounds.result import Result
 from theory import Stack, predict
-from theory.configurations import PUBLISHED, stack_from_config
+from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
@@ -287,6 +296,35 @@ def test_vectors_of_families():
     assert learned_vectors(llama, None) == ()
     bare = stack_from_config(GPT2 | {"bias": False})
     assert learned_vectors(bare[0], "nanogpt", bare[1]) == ("gain", "positions")
+
+
+# As the classes of transformers 5.24 have them.
+@pytest.mark.parametrize(("family", "field", "value", "roles"), [
+    ("glm", "attention_bias", True, "QKV"), ("helium", "attention_bias", True, "QKV"),
+    ("seed_oss", "attention_out_bias", True, "QKVO"), ("stablelm", "use_qkv_bias", True, "QKV"),
+    ("falcon", "bias", True, "QKVOG12"), ("starcoder2", "use_bias", False, ""), ("opt", "enable_bias", False, ""),
+])  # fmt: skip
+def test_switched_biases(family, field, value, roles):
+    vectors = learned_vectors(stack_from_config(like="llama-3-8b")[0], family, [Note.neutral(field, value, "")])
+    assert {name for name in vectors if name.startswith("bias")} == {f"bias_W{role}" for role in roles}
+
+
+def test_gradients_of_a_matrix_that_the_model_multiplies():
+    """Granite divides its logits by 8 and multiplies embeddings by 12; its gradients have these factors."""
+    file = {
+        "model_type": "granite", "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 96,
+        "intermediate_size": 64, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "attention_multiplier": 0.25,
+        "num_key_value_heads": 2,
+    }  # fmt: skip
+    for tied in (True, False):
+        stack, notes = stack_from_config(file | {"tie_word_embeddings": tied}, tokens=4)
+        plain, own = (
+            scale_of_batch(stack, TextLaw.read("zipf:1", tokens=4, vocab=96), 4, Budget.of(None, None), notes=of)
+            for of in ((), notes)
+        )
+        assert own.squares(2)["Wemb"] == pytest.approx(plain.squares(2)["Wemb"] / 64)
+        assert own.vectors["inputs"] == pytest.approx(plain.vectors["inputs"] * (1 if tied else 144))
+        assert "factor on the output" in critical_rates(stack, "", Result("", values={"notes": notes}))["no_rule"]
 
 
 def test_what_it_takes_is_said_and_held(capsys):
