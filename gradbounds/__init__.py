@@ -18,10 +18,15 @@ _allow_names_of_programs()
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.first_step import FirstStep, first_step
+    from checks.fits import power_law
     from checks.models.judge import probe
     from checks.models.report import ProbeReport
+    from checks.stacks.judge import verdicts
+    from checks.stacks.own_claims import register_claim
+    from checks.statistics import estimate
+    from checks.theory_and_samples import comparison
+    from checks.verdict import Verdict
     from gradbounds.actions.statements import verify_claims
     from gradbounds.actions.step_one import StepOne, step_one_callback
     from gradbounds.actions.sweep_tables import compare, relax
@@ -64,7 +69,7 @@ else:
         "Composition": "theory",
         "register_initialization": "theory",
         "Initialization": "theory",
-        "register_claim": "checks",
+        "register_claim": "checks.stacks.own_claims",
         "first_step": "checks.first_step",
         "FirstStep": "checks.first_step",
         "StepOne": "gradbounds.actions.step_one",
@@ -82,11 +87,11 @@ else:
         "Execution": "simulate",
         "TextWindows": "simulate",
         "read_windows": "simulate",
-        "comparison": "checks",
-        "verdicts": "checks",
-        "Verdict": "checks",
-        "power_law": "checks",
-        "estimate": "checks",
+        "comparison": "checks.theory_and_samples",
+        "verdicts": "checks.stacks.judge",
+        "Verdict": "checks.verdict",
+        "power_law": "checks.fits",
+        "estimate": "checks.statistics",
         "check": "gradbounds.actions.verify",
         "compare": "gradbounds.actions.sweep_tables",
         "relax": "gradbounds.actions.sweep_tables",

@@ -108,7 +108,7 @@ def sample_comparison_lines(stack: Stack, rows: Any) -> list[str]:
 
     Args:
         stack: the network.
-        rows: the network's rows of `checks.comparison`; rows without theory are omitted, unless none has theory.
+        rows: the network's rows of `gradbounds.comparison`; rows without theory are omitted, unless none has theory.
     """
     if rows["predicted"].notna().any():
         rows = rows[rows["predicted"].notna()]

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from checks import Verdict, comparison, verdicts
 from checks.results import committed_results, common
+from checks.stacks.judge import verdicts
 from checks.statistics import agreement_text
+from checks.theory_and_samples import comparison
+from checks.verdict import Verdict
 from gradbounds.actions.runs import judged_samples
 from simulate import Run
 

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED
 from checks.results import COMMITTED, FIELD, committed_results, load_results, results
+from checks.stacks.judge import verdicts
 from checks.stacks.own_claims import without_own
+from checks.theory_and_samples import comparison
+from checks.verdict import Verdict
 from gradbounds.actions.runs import judged_samples
 from gradbounds.actions.statements import CLAIMS_RUN
 from simulate import Run

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.report import agreement_lines, html
 from checks.results import COMMITTED, committed_results, common, difference_lines, load_results, missing
 from checks.stacks.gradients_by_layer import layer_table
-from checks.stacks.judge import MINIMUM_DRAWS
-from checks.theory_and_samples import prediction_of
-from checks.verdict import DECIDING
+from checks.stacks.judge import MINIMUM_DRAWS, verdicts
+from checks.theory_and_samples import comparison, prediction_of
+from checks.verdict import DECIDING, Verdict
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples

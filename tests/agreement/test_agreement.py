@@ -2,7 +2,7 @@
 
 import pytest
 
-from checks import comparison
+from checks.theory_and_samples import comparison
 from checks.trust import Trust
 from simulate import sample
 from theory import QUANTITIES, Stack

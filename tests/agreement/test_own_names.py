@@ -12,8 +12,9 @@ import pytest
 import torch
 from scipy.special import expit
 
-from checks import Verdict, register_claim, verdicts
-from checks.stacks.own_claims import own_verdicts
+from checks.stacks.judge import verdicts
+from checks.stacks.own_claims import own_verdicts, register_claim
+from checks.verdict import Verdict
 from gradbounds.actions.claims import explain, list_claims
 from gradbounds.cli import main
 from simulate import Cell, Run, sample

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
 from checks.report import agreement_counts, agreement_lines, html
 from checks.results import COMMITTED, Results, changed_verdicts, committed_results, load_results, missing, results
+from checks.stacks.judge import verdicts
 from checks.stacks.run_tables import RUN_TABLES
+from checks.theory_and_samples import comparison
 from checks.verdict import DECIDING, Subject
 from figures.registry import run_figure, run_figures
 from simulate import sample

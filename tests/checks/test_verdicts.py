@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from checks import Verdict, verdicts
+from checks.stacks.judge import verdicts
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import _band
 from checks.stacks.profiles import profile_cells
 from checks.stacks.theorem1 import _bound_word
 from checks.statistics import Estimate
+from checks.verdict import Verdict
 from simulate import Cell, Samples, TextWindows
 from theory import CLAIMS, Stack, predict
 

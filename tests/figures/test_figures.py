@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from bench.drawing import growth_tables
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
-from checks import comparison
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
 from checks.stacks.profiles import profile_cells
 from checks.stacks.theorem1 import last_layer_table
+from checks.theory_and_samples import comparison
 from figures.concentration import concentration
 from figures.layer_profile import layer_profile
 from figures.proof_chain import proof_slack

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import checks
 import figures
 import gradbounds as gb
 import simulate
@@ -89,7 +88,6 @@ def test_no_submodule_overwrites_a_name():
         assert getattr(gb, name) is getattr(importlib.import_module(module), renamed or name)
     assert gb.Stack is theory.Stack and gb.claims is theory.CLAIMS
     assert gb.probe is probe and (gb.sample, gb.Run) == (simulate.sample, simulate.Run)
-    assert gb.verdicts is checks.verdicts
 
 
 @pytest.mark.parametrize("name", ["theory", "simulate", "checks", "figures"])

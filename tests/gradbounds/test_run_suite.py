@@ -2,7 +2,7 @@
 
 import pytest
 
-from checks import Verdict
+from checks.verdict import Verdict
 from gradbounds import run_suite
 from gradbounds.cli import main
 from simulate.network import transformer as network

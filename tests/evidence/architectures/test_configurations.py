@@ -19,6 +19,8 @@ from theory.configurations import stack_from_config
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.evidence
 
+from tests.helpers import model_classes  # noqa: E402  # it needs transformers
+
 WIDTH, DEPTH, VOCAB, TOKENS, DRAWS = 512, 4, 512, 16, 96
 
 _LLAMA = {
@@ -50,38 +52,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Roberta": ("RobertaForMaskedLM", _BERT),
 }
 
-_ROLES = {
-    "q_proj": "WQ", "k_proj": "WK", "v_proj": "WV", "o_proj": "WO", "gate_proj": "WG", "up_proj": "W1",
-    "down_proj": "W2", "fc1": "W1", "fc2": "W2", "out_proj": "WO", "fc_in": "W1", "fc_out": "W2",
-    "dense_h_to_4h": "W1", "dense_4h_to_h": "W2", "query": "WQ", "key": "WK", "value": "WV", "c_fc": "W1",
-}  # fmt: skip
-_WHOLE = {
-    "transform.dense.weight": "WH", "lm_head.dense.weight": "WH", "word_embeddings.weight": "Wemb",
-    "wte.weight": "Wemb", "embed_tokens.weight": "Wemb",
-}  # fmt: skip
-_FUSED = {"c_attn": (("WQ", "WK", "WV"), 1), "qkv_proj": (("WQ", "WK", "WV"), 0), "gate_up_proj": (("WG", "W1"), 0)}
-
-
-def _parts(name: str, gradient: torch.Tensor, family: str) -> list[tuple[str, torch.Tensor]]:
-    """What of a parameter's gradient belongs to which of our matrices."""
-    leaf = name.split(".")[-2]
-    if leaf in _FUSED:
-        roles, axis = _FUSED[leaf]
-        return list(zip(roles, gradient.chunk(len(roles), axis), strict=True))
-    if leaf == "query_key_value":  # head by head
-        by_head = gradient.view(8, 3, -1, gradient.shape[1])
-        return [(role, by_head[:, k]) for k, role in enumerate(("WQ", "WK", "WV"))]
-    if leaf == "c_proj":
-        return [("WO" if "attn" in name else "W2", gradient)]
-    if leaf == "dense" and family in ("Bert", "Roberta"):
-        return [("WO" if "attention" in name else "W1" if "intermediate" in name else "W2", gradient)]
-    if leaf == "dense":
-        return [("WO", gradient)]
-    return [(_ROLES[leaf], gradient)]
-
 
 def _is_tied(family: str) -> bool:
     return family.endswith("tied") or family in ("Bert", "Roberta")
+
+
+def squares(model: torch.nn.Module) -> dict[str, list[float]]:
+    """Squared norms of the gradients of a model by matrix and layer."""
+    found: dict[str, list[float]] = {}
+    for role, layer, gradient in model_classes.matrices(model, gradient=True):
+        found.setdefault(role, [0.0] * (1 if role == "WH" else DEPTH))[layer] += float(gradient.square().sum())
+    return found
 
 
 def _draw(family: str, config: Any, seed: int) -> dict[str, list[float]]:
@@ -92,16 +73,9 @@ def _draw(family: str, config: Any, seed: int) -> dict[str, list[float]]:
     ids, labels = torch.randperm(VOCAB)[None, :TOKENS], torch.randint(VOCAB, (TOKENS,))
     out = model(input_ids=ids, output_hidden_states=True)
     torch.nn.functional.cross_entropy(out.logits[0], labels).backward()
-    found: dict[str, list[float]] = {}
-    for name, parameter in model.named_parameters():
-        layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
-        whole = next((role for part, role in _WHOLE.items() if part in name), "")
-        if layer is None and whole and _is_tied(family):
-            found[whole] = [float(parameter.grad.square().sum())]
-        if layer is None or parameter.ndim < 2:
-            continue
-        for role, part in _parts(name, parameter.grad, family):
-            found.setdefault(role, [0.0] * DEPTH)[layer] += float(part.square().sum())
+    found = squares(model)
+    if _is_tied(family):
+        found["Wemb"] = [float(model.get_input_embeddings().weight.grad.square().sum())]
     # What stands after the last layer is normalized already.
     found["stream"] = [float(one.detach().square().mean()) for one in out.hidden_states[1:-1]]
     return found
@@ -116,18 +90,33 @@ def case(family: str) -> dict[str, Any]:
     stack, notes = stack_from_config(config.to_dict(), tokens=TOKENS)
     expected = predict(stack, patterns=512)
     draws = [_draw(family, config, seed) for seed in range(DRAWS)]
-    rows = []
-    for name in draws[0]:
-        values = np.array([draw[name] for draw in draws])
-        mean, sem = values.mean(0), values.std(0, ddof=1) / DRAWS**0.5
-        theory = expected["hidden_energy" if name == "stream" else f"grad_sq_{name}"]
-        # Of a Post-LN model the stream is what is normalized after the sum.
-        theory = np.ones(DEPTH) if name == "stream" and stack.placement == "post" else theory
-        theory = np.atleast_1d(theory)
-        for layer, (one, error) in enumerate(zip(mean, sem, strict=True)):
-            row = {"of": name, "layer": layer + 1, "ratio": one / theory[layer], "sem": error / theory[layer]}
-            rows.append(row | {"beyond": bool(abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"]))})
+    # Of a Post-LN model the stream is what is normalized after the sum.
+    stream = np.ones(DEPTH - 1) if stack.placement == "post" else expected["hidden_energy"][:-1]
+    rows = rows_of(draws, {name: stream if name == "stream" else expected[f"grad_sq_{name}"] for name in draws[0]})
     return {"left out": [str(note) for note in notes if note.what == "left out"], "numbers": rows}
+
+
+def rows_of(draws: list[dict[str, list[float]]], expected: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every number over what is expected of it, with standard errors."""
+    rows = []
+    for name, theory in expected.items():
+        values = np.array([draw[name] for draw in draws]) / np.atleast_1d(theory)
+        sems = values.std(0, ddof=1) / len(draws) ** 0.5
+        for layer, (ratio, sem) in enumerate(zip(values.mean(0), sems, strict=True), start=1):
+            beyond = bool(abs(ratio - 1) > max(0.05, 4 * sem))
+            rows.append({"of": name, "layer": layer, "ratio": float(ratio), "sem": float(sem), "beyond": beyond})
+    return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    of_layers = [row for row in rows if row["of"] != "stream"]
+    return {
+        "numbers": len(rows),
+        "beyond": [row for row in rows if row["beyond"]],
+        "largest deviation": max(of_layers, key=lambda row: abs(row["ratio"] - 1)),
+        "median sem": float(np.median([row["sem"] for row in of_layers])),
+        "mean ratio": float(np.mean([row["ratio"] for row in of_layers])),
+    }
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -136,15 +125,7 @@ def test_architectures_are_as_their_configs_predict(kept_folder):
     found = {}
     for family in MODELS:
         table = kept_case(kept_folder, f"configurations {family} {DRAWS}", lambda family=family: case(family))
-        of_layers = [row for row in table["numbers"] if row["of"] != "stream"]
-        found[family] = {
-            "numbers": len(table["numbers"]),
-            "beyond": [row for row in table["numbers"] if row["beyond"]],
-            "largest deviation": max(of_layers, key=lambda row: abs(row["ratio"] - 1)),
-            "median sem": float(np.median([row["sem"] for row in of_layers])),
-            "mean ratio": float(np.mean([row["ratio"] for row in of_layers])),
-            "left out": table["left out"],
-        }
+        found[family] = summary(table["numbers"]) | {"left out": table["left out"]}
     about = {"width": WIDTH, "depth": DEPTH, "vocab": VOCAB, "tokens": TOKENS, "draws": DRAWS}
     record("configurations", about | {"transformers": transformers.__version__, "models": found})
     assert not [name for name, one in found.items() if one["beyond"]]

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 import gradbounds as gb
-from checks import Verdict
 from checks.results import load_results, results
+from checks.verdict import Verdict
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.budget import Budget, way
 from gradbounds.cli import main

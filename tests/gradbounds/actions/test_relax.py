@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks import verdicts
 from checks.series import exponent_series
 from checks.stacks import relaxations
 from checks.stacks.exponents import depth_limit
+from checks.stacks.judge import verdicts
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
 from figures.relaxations import relaxation_path as draw_path, relaxations as draw
 from gradbounds.actions.sweep_tables import _values_of, relaxation_grids
