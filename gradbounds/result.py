@@ -122,8 +122,8 @@ def deliver(
         strict: whether differences and alarms count as an error.
 
     Returns:
-        Exit code. With `strict`, it is 1 for differences or alarms, and 3 for an open question. It is 1 for numbers that
-        are not finite, and 0 otherwise.
+        Exit code: 1 for numbers that are not finite; with `strict`, 1 for differences or alarms, and 3 for an open
+        question; 0 otherwise.
 
     Raises:
         ValueError: the folder cannot be written.
