@@ -260,9 +260,8 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
 
 def test_planted_norms(tmp_path, healthy):
     """A norm that was clipped, or squared; and what nothing explains."""
-    assert healthy.norm > 0.5
     result = judged(tmp_path, healthy.loss, 0.5)
-    assert result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
+    assert healthy.norm > 0.5 and result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
