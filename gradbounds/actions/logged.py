@@ -97,19 +97,19 @@ def predict_logged(
             healthy = theory.healthy(notes, coarse=coarse)
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
             read.check(layers)
-            is_fine, said, causes = _judged(
+            is_fine, verdict, causes = _judged(
                 theory, healthy, read, layers, given, notes, is_free=is_default or text is None
             )
             if theory.is_sure([healthy, *(cause for cause in causes if cause.is_text)], read.line):
                 break
     norms = norms_of_texts(stack, text, healthy.line)
     lines = [
-        said[0], "",
+        verdict[0], "",
         f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {at}.",
         *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=norms is not None)),
-        "", *said[1:], *layer_lines(layers, unmatched), "",
+        "", *verdict[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",
         title(stack), *note_lines(notes),
