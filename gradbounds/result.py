@@ -122,8 +122,8 @@ def deliver(
         strict: whether differences and alarms count as an error.
 
     Returns:
-        Exit code: 1 if there are differences or alarms and `strict` is set, or numbers are not finite; else 3 if the
-        question is open and `strict` is set, and 0 otherwise.
+        Exit code: 1 for numbers that are not finite; with `strict`, 1 for differences or alarms, and 3 for an open
+        question; 0 otherwise.
 
     Raises:
         ValueError: the folder cannot be written.

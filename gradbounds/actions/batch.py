@@ -177,8 +177,8 @@ def predict_batch(
         if isinstance(error, OverBudgetError) or not asked.is_default:
             raise
         raise ValueError(f"{error} --text {DISTINCT} assumes that no token occurs twice.") from error
-    family = family_of(notes, of)
-    vectors = learned_vectors(stack, family, notes)
+    family = _family_of(notes, of)
+    vectors = vectors_of(stack, notes, of)
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
@@ -333,10 +333,15 @@ def _say_how_long(file: str) -> None:
         print(f"counting the tokens of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
 
 
-def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """Return the `model_type` of a configuration; "nanogpt" if it has none, and None if flags describe the network."""
+def _family_of(notes: Sequence[Note], of: Description) -> str | None:
+    # Return the `model_type` of a configuration; "nanogpt" if it has none, and None if flags describe the network.
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
+
+
+def vectors_of(stack: Stack, notes: Sequence[Note], of: Description) -> tuple[str, ...]:
+    """Return the names of the biases, gains and tables that a described network learns."""
+    return learned_vectors(stack, _family_of(notes, of), notes)
 
 
 def line_text(line: FirstLine) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, family_of, law_of, norms_by_layer
+from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
 from gradbounds.actions.card import evidence, rate_range
 from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
@@ -23,7 +23,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
-from theory.configurations.vectors import learned_vectors, multiplies_logits
+from theory.configurations.vectors import multiplies_logits
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
@@ -143,7 +143,7 @@ def predict_rate(
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
         moves = batch_steps(stack, optimizers, batch, law)
-        vectors = learned_vectors(stack, family_of(notes, of), notes)
+        vectors = vectors_of(stack, notes, of)
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
         others = " ".join(name for name in optimizers if name not in failed)

@@ -33,7 +33,7 @@ _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
     re.compile(part, re.IGNORECASE)
     for part in (r"loss|trl|tel|xent|nll|\bce\b", "norm|^grad$|grad.*l2", r"step|iter|update|^(?:it|s|up\.)$")
 )
-_GRADIENT = {"grad", "gradient", "gnorm"}
+_GRADIENT = {"grad", "grad.", "gradient", "gnorm"}
 _ALONE = {"norm", "total", "global", "train"}
 _OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim", "step"}
 

@@ -24,11 +24,9 @@ _PAIR = re.compile(
 )  # fmt: skip
 # Norms of groups of parameters, as `grad_norm={'0_default': 2.5, '1_fp32': 0.0}`.
 _GROUPS = re.compile(r"(?<!\w)(\w*norm)['\"]?\s*[:=]\s*\{([^{}]*:\s*[\dni][^{}]*)\}", re.IGNORECASE)
-# In a table, a number with a decimal comma or with points between thousands; such a number that may also have a comma
-# between thousands; and a number with a decimal point.
+# In a table, a number with a decimal comma or with points between thousands; and a number with a decimal point.
 _START, _END = r"(?<![^;\t\"'\s])[-+]?", r"(?:e[-+]?\d+)?(?![^;\t\"'\s])"
 _DECIMAL = re.compile(rf"{_START}(?:[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|\d*,\d+){_END}", re.IGNORECASE)
-_UNCLEAR = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _POINT = re.compile(rf"{_START}(?:0?\.\d+|[\d,]*\d\.(?:\d{{1,2}}|\d{{4,}})|\d+,[\d,]+\.\d+){_END}", re.IGNORECASE)
 _VALUE = re.compile(rf":\s*({_NUMBER})", re.IGNORECASE)
 # Names of a table's or record's field that states the part of the data.
@@ -41,18 +39,12 @@ _PROGRESS = re.compile(
     r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<!\d)(\d+) / (\d+) loss"
     r"|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
-# Marian's loss per label, which the number of labels follows; without it, the cost is a sum over a sentence.
-_COST = re.compile(r"\bCost (?=[\d.]+ \* )")
 # The text before the first record of a JSON list of records, or of the list in Trainer's state.
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,]*")
 # A training script at the beginning of its own log.
 _CODE = re.compile(r"\A\s*(?:import \w|from [\w.]+ import ).*?^={20,}$", re.DOTALL | re.MULTILINE)
-_OVERFLOW = re.compile(r"overflow.{0,100}(?:skipp|ignor)", re.IGNORECASE)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
-# Ends of the names of columns that a W&B panel adds.
-_RANGE = ("__MIN", "__MAX")
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
@@ -72,7 +64,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
         return _by_step(_of_events(path))
     if is_folder or "-tag-" in path.stem:
         return _by_step(_of_tags(path))
-    text = _CODE.sub("", _COLOUR.sub("", _beginning(path)), count=1)
+    text = _CODE.sub("", re.sub(r"\x1b\[[0-9;]*m", "", _beginning(path)), count=1)  # without colours
     start, whole = _HISTORY.match(text), _object(text)
     if start is not None:
         return _of_list(text, start.end())
@@ -226,7 +218,8 @@ def _with_points(lines: list[str], path: Path) -> list[str]:
     separator = next((mark for mark in ";\t" if len({line.count(mark) for line in lines[:2]} - {0}) == 1), "")
     text = "\n".join(lines if separator and not re.search("[:={]", lines[0]) else [])
     commas = [number for number in _DECIMAL.findall(text) if "," in number]
-    unclear = [number for number in commas if _UNCLEAR.fullmatch(number)]
+    # Such a number may also have a comma between thousands.
+    unclear = [number for number in commas if re.fullmatch(r"[-+]?[1-9]\d{0,2},\d{3}", number)]
     is_decimal, has_points = len(unclear) < len(commas), _POINT.search(text) is not None
     if separator == ";" and commas and is_decimal == has_points:
         raise ValueError(
@@ -256,7 +249,7 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
         )
         return
     # A panel of W&B has "run - tag", with the least and the largest beside it.
-    names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
+    names = ["" if name.endswith(("__MIN", "__MAX")) else name.rpartition(" - ")[2] for name in head]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise ValueError(f"logged must contain one run, got several columns {twice[0]!r} in {str(path)!r}.")
     for row in rows:
@@ -284,11 +277,12 @@ def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
 
 def _of_words(line: str) -> dict[str, float]:
     # Return the numbers that follow names in a line of text, and the step of a progress bar.
-    if _OVERFLOW.search(line):
+    if re.search(r"overflow.{0,100}(?:skipp|ignor)", line, re.IGNORECASE):
         return {"overflow": 1.0}
     record: dict[str, float] = {}
     line = _GROUPS.sub(lambda group: f"{group[1]}={math.hypot(*map(float, _VALUE.findall(group[2])))}", line)
-    for name, between, number, decimals in _PAIR.findall(_COST.sub("loss ", _joined(line))):
+    # Marian's cost is a loss per label where the number of labels follows it, and a sum over a sentence elsewhere.
+    for name, between, number, decimals in _PAIR.findall(re.sub(r"\bCost (?=[\d.]+ \* )", "loss ", _joined(line))):
         known = [*losses([name]), *losses([name], of_validation=True), *norms([name])]
         last = re.split("[ -]", name)[-1]
         if not (known or last.lower() in _SEVERAL or "skipped" in name or PARAMETER.search(name)):

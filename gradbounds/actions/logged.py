@@ -54,7 +54,7 @@ _HARMS = {
 }
 # The measurements that decide an undecided verdict: about another text, one without a prediction, and the step.
 _DECIDING = (
-    "repeat with --text FILE, the token ids of your batch, because a usual text explains the log",
+    "repeat with --text FILE, the token ids of your batch, because a usual text could explain the log",
     "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
     "log the number of the step, because later steps have a smaller loss",
 )
@@ -72,19 +72,17 @@ def predict_logged(
 ) -> Result:  # fmt: skip
     """Compare step 1 of a training log with theory, and list the usual causes that would explain a difference.
 
-    `logged_as` states how the log's numbers were computed, in the words of `LoggedAs.of`.
+    `logged_as` has the words of `LoggedAs.of`.
 
     Raises:
-        ValueError: an argument is outside its range, the log or a configuration cannot be read, or the log's norms are
-            longer than what they are said to be clipped to.
+        ValueError: an argument, the log or a configuration is not valid, or norms exceed their stated clipping.
         NoRuleError: there is no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
     budget = Budget.of(max_time, memory)
     check_count("batch", batch, 1)
     check_count("patterns", 2 if patterns is None else patterns, 2)
-    asked, line = LoggedAs.of(logged_as), read_log(logged)
-    stack, notes = of.read(given)
+    asked, line, (stack, notes) = LoggedAs.of(logged_as), read_log(logged), of.read(given)
     read = reading(line, asked, batch * stack.tokens)
     theory = Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     at = batch_text(batch, stack.tokens, text, of_tokens)
@@ -99,20 +97,19 @@ def predict_logged(
             healthy = theory.healthy(notes, coarse=coarse)
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
             read.check(layers)
-            is_fine, said, causes = _judged(
+            is_fine, verdict, causes = _judged(
                 theory, healthy, read, layers, given, notes, is_free=is_default or text is None
             )
             if theory.is_sure([healthy, *(cause for cause in causes if cause.is_text)], read.line):
                 break
+    norms = norms_of_texts(stack, text, healthy.line)
     lines = [
-        said[0], "",
+        verdict[0], "",
         f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.",
         *read.lines,
         f"Theory: {line_text(healthy.line)}, at {at}.",
-        *map(card_row, ("loss", "gradient norm"), normal_ranges(
-            healthy.line, notes, texts=norms_of_texts(stack, text, healthy.line) is not None,
-        )),
-        "", *said[1:], *layer_lines(layers, unmatched), "",
+        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=norms is not None)),
+        "", *verdict[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",
         title(stack), *note_lines(notes),

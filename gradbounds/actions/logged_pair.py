@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
+from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_of
 from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
@@ -20,7 +20,6 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.result import Result
 from theory import Stack
-from theory.configurations.vectors import learned_vectors
 from theory.mean_field.text_law import TextLaw
 
 # The largest relative difference of two logs that count as equal if theory does not judge them.
@@ -171,9 +170,7 @@ def judged_quickly(
             scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse, notes=notes)
     except ValueError as error:  # no rule, or it takes longer
         return Judged([f"Theory does not judge the two logs here: {error}", each])
-    line = first_line(
-        scale, batch, learned_vectors(stack, family_of(notes, of), notes), law, spread_of_texts(asked.text, stack.vocab)
-    )
+    line = first_line(scale, batch, vectors_of(stack, notes, of), law, spread_of_texts(asked.text, stack.vocab))
     healthy = Cause("", replace(line, quick=COARSE * (coarse and stack.ffn == "gated")))
     verdicts = {
         file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"

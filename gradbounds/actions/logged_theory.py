@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradbounds.actions.batch import family_of
+from gradbounds.actions.batch import vectors_of
 from gradbounds.actions.first_line import (
     COARSE,
     OF_COARSE,
@@ -27,7 +27,6 @@ from gradbounds.units import duration
 from theory import Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
-from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
@@ -85,7 +84,6 @@ class Theory:
         """
         for subject in ("prediction", "noise_scale"):
             require(stack, subject)
-        vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
         scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse, notes=notes)
         errors = scale.grad_sq_sem(self.batch)
@@ -94,7 +92,8 @@ class Theory:
             for role, square in scale.grad_sq(self.batch).items() if stack == self.stack
         })  # fmt: skip
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
-        line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        vectors, spread = vectors_of(stack, notes, self.of), self.spread if law is self.law else 0.0
+        line = first_line(scale, self.batch, vectors, law, spread)
         return multiplied(replace(line, quick=self._error()), 1.0, self._correction)
 
     def _error(self) -> float:

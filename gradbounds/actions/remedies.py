@@ -197,8 +197,8 @@ def code_of(before: Stack, after: Stack, drawn: str | None = None) -> list[str]:
     "es = [e for e in model.modules() if 'Embedding' in type(e).__name__ and hasattr(e, 'weight')]"
     >>> code_of(small, replace(small, embedding_scale=2.5))[2]
     '[w.data.mul_(2.5) for w in {e.weight for e in es} if w.shape[1] > 1]  # no biases per head'
-    >>> code_of(small, replace(small, embedding_scale=50.0), "megatron")[1]
-    "--embedding-init-method-std 1  # documented to end the embeddings' weight decay"
+    >>> code_of(small, replace(small, embedding_scale=2.0), "megatron")[1]
+    "--embedding-init-method-std 2  # documented to end the embeddings' weight decay"
     """
     factor, untied = after.embedding_scale / before.embedding_scale, after.embeddings != before.embeddings == "tied"
     others = replace(after, embedding_scale=before.embedding_scale, embeddings=before.embeddings) != before

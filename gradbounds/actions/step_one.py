@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
+from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_of
 from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_as import has_line
@@ -15,7 +15,6 @@ from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from simulate.counts import check_count
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
 
 if TYPE_CHECKING:
@@ -53,8 +52,9 @@ class StepOne:
             require(stack, subject)
         law = law_of(stack, asked.text)
         scale = scale_of_batch(stack, law, None, Budget.of(max_time, None), notes=notes)
-        vectors = learned_vectors(stack, family_of(notes, of), notes)
-        self.line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
+        self.line = first_line(
+            scale, batch, vectors_of(stack, notes, of), law, spread_of_texts(asked.text, stack.vocab)
+        )
         self.about = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
         self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
 

@@ -231,8 +231,9 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
 def test_a_text_beyond_all_measured_texts_is_no_first_cause(norm, first):
     """It is printed, after a cause that explains the log exactly, and the log stays undecided."""
     log, start = LogLine(10.97, norm * 10.0), FirstLine(10.97, 0.02, 10.0, 0.4, shared=1.0)
-    known = Stack(vocab=50257), (0.0075, start)
-    texts = logged_theory.text_causes(*known, lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log)
+    texts = logged_theory.text_causes(
+        Stack(vocab=50257), (0.0075, start), lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log
+    )
     assert len(texts) == 1 and ("no measured text explains the log, nearest" in texts[0].words) == (norm > 1.2)
     exact = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.0))
     causes = [exact, *(replace(exact, words=f"the loss is {k}") for k in range(3))]
@@ -259,9 +260,8 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
 
 def test_planted_norms(tmp_path, healthy):
     """A norm that was clipped, or squared; and what nothing explains."""
-    assert healthy.norm > 0.5
     result = judged(tmp_path, healthy.loss, 0.5)
-    assert result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
+    assert healthy.norm > 0.5 and result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
@@ -319,9 +319,11 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     asked = [*line, "--embeddings", "untied", "--drawn-by", "megatron", "--logged", str(log)]
     assert main(asked) == 1
     said = json.loads(capsys.readouterr().out)
-    assert not said["as_it_should_be"]
     causes = said["causes"]["rows"] if isinstance(said["causes"], dict) else said["causes"]
-    assert causes[0]["cause"] == "weights are initialized by OLMo's code (olmo)"
+    assert not said["as_it_should_be"] and causes[0]["cause"] == "weights are initialized by OLMo's code (olmo)"
+    compared = [word for word in asked[:-2] if word != "--json"]
+    assert main([*compared, "--compare", "embedding_scale=1"]) == 0
+    assert "arguments:\n    --embedding-init-method-std 1  # documented" in capsys.readouterr().out
     assert main(["predict", "--config", str(file), "--tokens", "8", "--patterns", "2", "--logged", str(log)]) in (0, 1)
     assert re.search(r"at 64 sequences of 8 tokens.*, as on the card", capsys.readouterr().out)
 
@@ -344,6 +346,9 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
             LogLine(11.0, 2.5, 1, apart={"loss scale": 1.0}),
         ),
         ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
+        ("INFO | train:101 - Step 1/9 - Loss: 11.0 - GradNorm: 2.5 - Tokens/s: 99\n", LogLine(11.0, 2.5, 1)),
+        ('{"step": 1, "metrics": {"trainLoss": 11.0, "gradNorm": 2.5}}\n', LogLine(11.0, 2.5, 1)),
+        ("SUCCESS Step 1 | Time: 4.1s | Loss: 11.0 | Grad. Norm: 2.5 | LR: 1.0e-06\n", LogLine(11.0, 2.5, 1)),
     ],
 )
 def test_logs_of_every_kind(tmp_path, text, line):
