@@ -81,6 +81,9 @@ _wrapped = partial(
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
+# The number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
+_NETWORKS = {"untied": 1, "tied": 2}
+
 # A card's cost without predictions. Its batch counts more than once, as its change is predicted where layers differ.
 _LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 
@@ -176,7 +179,7 @@ class FirstStepOfRun:
         if (is_within or batch) and asked.text is not None:
             cost += replace(quick, seconds=(_WITH_CHANGE - bool(batch)) * quick.seconds)
             for count in [] if gaps(replace(stack, tokens=2), "first_step") else _positions(stack):
-                cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_networks(stack))
+                cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
 
@@ -225,49 +228,39 @@ def model_card(
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     if batch and (not of.is_model or batch[0].text in (None, DISTINCT)):
         return predict_batch(*batch, of, plan=plan, every_layer=every_layer, **limits)
-    given = batch[0].given if batch else given
-    asked = of.read(given)[0]
+    asked = of.read(given := batch[0].given if batch else given)[0]
     alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without words, the batch of step 1 replaces all sampled numbers of one sequence.
     coarse = alone and not (how["patterns"] or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
-    sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
+    how |= {"patterns": _FEW, "coarse": True} if coarse else {}
     step = FirstStepOfRun.of(given, of, limits, text, batch) if alone else None
-    fields = _quick(given, of, how | sampled, coarse=coarse) if alone else given
-    whole = (of.read(fields)[0], (how | sampled)["patterns"], Budget.of(how["max_time"], how["memory"]))
+    fields = _quick(given, of, how, coarse=coarse) if alone else given
+    whole = (of.read(fields)[0], how["patterns"], Budget.of(how["max_time"], how["memory"]))
     single, reason, _ = way_or_reason(*whole, coarse=coarse) if step else (None, "", False)
     step = replace(step, cost=step.cost + single.cost) if step and single else step
     if plan:
         return step.plan(given, of, reason, layers=layers) if step else predict_plan(given, of, **how)
     with shown("predicting step 1", step.cost) if step else nullcontext():
         fine = predict_batch(*batch, of, every_layer=every_layer, **limits) if batch else None
-        result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how | sampled)
-        table = result.columns()
+        result = predict_stack(fields, of, every_layer=every_layer, tables=layers, further=not alone, **how)
         if result.values["no_rule"]:
-            return result
+            return fine or result
         with by_estimates(), one_numpy_thread():
-            step = replace(step, result=fine) if step else None
-            first = _first_step_of_run(step, of, table, how["patterns"], every_layer=every_layer) if step else None
-            rates = critical_rates(result.values["stack"], first.text if first else "", first.result if first else None)
-            change = result.values["evened_by"]
-            if alone:
-                change = _change_of_step(given, of, result, first, limits, coarse=coarse)
-    run = None if first is None else first.result
+            table, known = result.columns(), replace(step, result=fine) if step else None
+            first = _first_step_of_run(known, of, table, limits["patterns"], every_layer=every_layer) if known else None
+            run = first.result if first else None
+            rates = critical_rates(result.values["stack"], first.text if first else "", run)
+            change = _change_of_step(given, of, result, first, limits, coarse=coarse)
     lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
     lines += [_more(result.values["stack"], of_run=run is not None)] * (len(lines) < _LINES)
-    sentences, below = result.values["sentences"], list(result.below)
-    if run and layers:
-        below = ["", *run.lines, "", *sentences["trust"]]
-    below += [sentences["evened"]] * (layers and change is None)
-    step_1 = first and first.numbers | {
-        name: None
-        for note in result.values["notes"]
-        if note.field == SHARED_ENDS
-        for name in ("loss", "loss_deviation")
-    }
+    sentences, ends = result.values["sentences"], any(note.field == SHARED_ENDS for note in result.values["notes"])
+    step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * ends)
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
     if fine:
-        others = [line for line in fine.lines if not line or line not in lines]
-        return replace(fine, values={**fine.values, "card": card}, lines=[*lines, "", *others])
+        below = ["", *(line for line in fine.lines if not line or line not in lines)]
+        return replace(fine, values={**fine.values, "card": card}, lines=lines, below=below)
+    below = ["", *run.lines, "", *sentences["trust"]] if run and layers else [*result.below]
+    below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -409,7 +402,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         takes = duration(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
         return {"no_rule": f"omitted, because {reason}: {view}"}
-    networks, critical = None if fine else _networks(stack), dict[Optimizer, float]()
+    networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
             steps = batch_steps(batch, [*RATES], sequences, law, positions=count, networks=networks)
@@ -448,11 +441,6 @@ def _positions(stack: Stack) -> list[int]:
         and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     return [*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]] if soon else []
-
-
-def _networks(stack: Stack) -> int:
-    # Return the number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
-    return 1 + (stack.embeddings == "tied")
 
 
 def _named(name: str, given: Mapping[str, Any], of: Description) -> str:
@@ -568,12 +556,14 @@ def _change_of_step(
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
     to at least `_FEWEST_TOKENS`. Where the changed tied network fails for the batch, it is untied.
     """
-    stack, table, run = single.values["stack"], single.columns(), None if first is None else first.result
+    if first is None:
+        return single.values["evened_by"]
+    stack, table, run = single.values["stack"], single.columns(), first.result
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return None
     budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
     change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
-    if not (change and first and run):
+    if not (change and run):
         return change
     whole, limit = run.values["stack"], _CHANGE_SECONDS
     while limit < quick_cost(whole, law_of(whole, first.text), limits["patterns"]).seconds:

@@ -209,9 +209,10 @@ class Predict(ModelFlags):
                 epsilon=self.adam_epsilon, plan=self.dry_run,
             )  # fmt: skip
         if not logs:
-            limits |= {"plan": self.dry_run, "every_layer": self.all}
-            how = {"compare": (), "draws": None, "seed": self.seed}
-            return model_card(changes, self.description, batch=(asked, batch), **limits, **how)
+            return model_card(
+                changes, self.description, batch=(asked, batch), plan=self.dry_run, every_layer=self.all, compare=(),
+                draws=None, seed=self.seed, **limits,
+            )  # fmt: skip
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(

@@ -17,7 +17,7 @@ from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.cli import main
-from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates
+from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
@@ -529,6 +529,12 @@ def test_lost_norms_and_equal_tokens_are_named():
         for whole in (0.0, 1.0, 1e24)
     ]
     assert said[:2] == [[even], [f"{even}; Muon's {rate}"]] and re.fullmatch(slow, said[2][0])
+    flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
+    small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
+    tables = [flat | {"predicted": np.where(small, each, flat["predicted"])} for each in (1e-9, np.nan, 1.0)]
+    slowest = [slowest_step(pre, each, 1e10) for each in (flat, *tables)]
+    assert len({name for _, name in slowest}) == 1, "a single layer may be an effect of the samples"
+    assert [factor for factor, _ in slowest] == pytest.approx([slowest[0][0]] * 4, rel=0.2) and slowest[0][0] < 0.8
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
