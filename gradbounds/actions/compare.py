@@ -76,7 +76,7 @@ class _Step:
     unknown: str = ""
     deviations: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[str] = ()
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[Optimizer, float] = field(default_factory=dict)
     slowed: tuple[float, str] = 1.0, ""
 
 
