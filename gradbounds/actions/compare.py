@@ -38,6 +38,7 @@ from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
 from theory.mean_field.experts import rarely_chosen
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
+from theory.stack.optimizers import Optimizer
 from theory.stack.placements import COMPOSITIONS, TITLES
 from theory.stack.weights import weight_shapes
 
@@ -72,7 +73,7 @@ class _Step:
         unknown: reason for numbers that are unknown; "" without.
         deviations: standard deviations of one run, by name of the number.
         layers: table of the layers, as lines of text.
-        factor: the factor in either direction within which 9 of 10 measured critical rates of AdamW are.
+        factors: by optimizer, the factor in either direction within which measured critical rates are; inf if unknown.
         slowed: the result of `slowest_step`.
         is_extrapolated: whether no measured network is similar, so that critical rates may have larger errors.
     """
@@ -81,7 +82,7 @@ class _Step:
     unknown: str = ""
     deviations: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[str] = ()
-    factor: float = math.inf
+    factors: Mapping[Optimizer, float] = field(default_factory=dict)
     slowed: tuple[float, str] = 1.0, ""
     is_extrapolated: bool = False
 
@@ -176,7 +177,7 @@ def _tables(
             *(f"  Unknown {when} the change: {step.unknown}" for when, step in sides_of.items() if step.unknown),
             *(
                 f"  Extrapolated {when} the change: critical rates"
-                + f" (AdamW's: within {step.factor:.2g}x where measured)" * (step.factor < math.inf)
+                + (f" (AdamW's: within {step.factors['adam']:.2g}x where measured)" if "adam" in step.factors else "")
                 for when, step in sides_of.items()
                 if step.is_extrapolated
             ),
@@ -211,14 +212,14 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     lost = [name for name in lost if lost.count(name) == 1 and name in known]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
-    rates = [step.numbers.get(f"critical rate, {RATES['sgd']}", 0.0) for step in (before, after)]
-    times = f"; critical rate {float(f'{rates[1] / rates[0]:.2g}'):,g}x" if all(rates) else ""
+    times, _, error = _times(before, after, "sgd")
+    rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
     verdict = [_of_experts(before, after, changed), _safer_step(before, after, stack, changed, sides)]
     unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
     verdict = [part for part in verdict if part] + [
         f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
-        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{times}.",
+        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
     ]
     for name, words in _SMALLER.items():
@@ -274,20 +275,27 @@ def _of_experts(before: _Step, after: _Step, changed: Stack) -> str:
     )
 
 
+def _times(before: _Step, after: _Step, optimizer: Optimizer) -> tuple[float, bool, str]:
+    # Return a critical rate divided by that before the change, whether it differs beyond its error, and the error.
+    rates = [step.numbers.get(f"critical rate, {RATES[optimizer]}", 0.0) for step in (before, after)]
+    if not all(rates):
+        return 0.0, False, ""
+    limit, times = max(step.factors.get(optimizer, math.inf) for step in (before, after)), rates[1] / rates[0]
+    is_beyond = max(times, 1.0 / times) >= limit
+    if math.isinf(limit):
+        return times, False, "its error is not measured"
+    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
+    return times, is_beyond, "extrapolated" if before.is_extrapolated or after.is_extrapolated else error
+
+
 def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides: tuple[list[str], list[str]]) -> str:
     # State which network has the larger critical rate of AdamW, and add a difference beyond its error to gain or cost.
-    rates = [step.numbers.get(f"critical rate, {RATES['adam']}") for step in (before, after)]
-    if not (rates[0] and rates[1]):
+    times, is_beyond, error = _times(before, after, "adam")
+    if not times:
         return ""
-    limit, times = max(before.factor, after.factor), rates[1] / rates[0]
-    larger = max(times, 1.0 / times)
-    size, is_beyond = f"{float(f'{larger:.2g}'):,g}x", larger >= limit
-    error = f"{'beyond' if is_beyond else 'within'} its error, {limit:.2g}x"
-    error = "extrapolated" if before.is_extrapolated or after.is_extrapolated else error
-    if math.isinf(limit):
-        return f"AdamW: critical rate {times:.2g}x, with an unknown error; so neither first step is known to be safer."
     if not is_beyond:
-        return f"AdamW: neither first step is clearly safer (critical rate {times:.2g}x, {error})."
+        return f"AdamW: neither first step is known to be safer (critical rate {times:.2g}x, {error})."
+    size = f"{float(f'{max(times, 1.0 / times):.2g}'):,g}x"
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
     names = ("the network without the change", "the changed network")
     if stack.placement != changed.placement:
@@ -363,10 +371,10 @@ def _step(
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     is_far = critical["evidence"] == "extrapolated"
-    low, high = rate_range(stack, critical["kernel_scale"], "adam")
-    unsure = "" if low else "the error of the critical rates, which is not measured in such networks"
-    factor = max(high, 1.0 / low) if low else math.inf
-    return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factor=factor)
+    ranges = {name: rate_range(stack, critical["kernel_scale"], name) for name in RATES}
+    factors = {name: max(high, 1.0 / low) for name, (low, high) in ranges.items() if low}
+    unsure = "" if factors else "the error of the critical rates, which is not measured in such networks"
+    return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factors=factors)
 
 
 def _row(name: str, before: _Step, after: _Step) -> list[str]:

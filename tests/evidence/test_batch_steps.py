@@ -93,8 +93,11 @@ PLACED = [
     for placement, depth, kind in itertools.product(("post", "peri"), (2, 6), KINDS)
     for sequences, optimizer in itertools.product((1, 16, 64), ("sgd", "adam", "muon"))
 ]
-PLACED_OTHERS = listed((256, 384), (2, 6), (1, 16, 64), ("bert",))
-PLACED_OTHERS += listed((256, 384), (2, 6), (1, 16, 64), ("peri gated", "peri llama"))
+PLACED_OTHERS = [
+    case
+    for kinds in (("bert",), ("peri gated", "peri llama"))
+    for case in listed((256, 384), (2, 6), (1, 16, 64), kinds)
+]
 # Twenty others for the ranges from PLACED, fixed before any was drawn.
 PLACED_HELD = listed((192, 320), (3, 8), (1, 8, 64), ("post untied", "post tied", "peri untied", "peri tied"))
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
@@ -141,8 +144,10 @@ def stack(width: int, depth: int, kind: str) -> Stack:
     if kind.startswith(("post ", "peri ")):
         return replace(stack(width, depth, kind[5:]), placement=kind[:4])
     if kind == "bert":
-        no_mask = replace(stack(width, depth, "post tied"), mask="none", depth_scaling="none")
-        return replace(no_mask, embedding_norm="added", output_transform="added")
+        return replace(
+            stack(width, depth, "post tied"), mask="none", depth_scaling="none", embedding_norm="added",
+            output_transform="added",
+        )  # fmt: skip
     if kind.startswith("experts"):
         scale = 0.02 * 2048**0.5 if "qwen" in kind else 1.0
         return Stack(**fields | {
