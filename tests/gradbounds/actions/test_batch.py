@@ -317,14 +317,14 @@ def test_gradients_of_a_matrix_that_the_model_multiplies():
         "num_key_value_heads": 2,
     }  # fmt: skip
     for tied in (True, False):
-        stack, notes = stack_from_config(file | {"tie_word_embeddings": tied}, tokens=4)
+        stack, notes = stack_from_config(file | {"tie_word_embeddings": tied}, tokens=12)
         plain, own = (
-            scale_of_batch(stack, TextLaw.read("zipf:1", tokens=4, vocab=96), 4, Budget.of(None, None), notes=of)
+            scale_of_batch(stack, TextLaw.read("zipf:1", tokens=12, vocab=96), 4, Budget.of(None, None), notes=of)
             for of in ((), notes)
         )
         assert own.squares(2)["Wemb"] == pytest.approx(plain.squares(2)["Wemb"] / 64)
         assert own.vectors["inputs"] == pytest.approx(plain.vectors["inputs"] * (1 if tied else 144))
-        assert "factor on the output" in critical_rates(stack, "", Result("", values={"notes": notes}))["no_rule"]
+        assert "factor on the output" in critical_rates(stack, "", Result(about="", values={"notes": notes}))["no_rule"]
 
 
 def test_what_it_takes_is_said_and_held(capsys):
