@@ -162,11 +162,11 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = ratio_words(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
-    names = "stream_coefficient", "stream_cosine", "scale_response"
-    same, cosines, responses = (_profile(middle, name, layers) for name in names)
-    is_stream = np.isfinite(same) & ~_changed_between(energies, same, cosines)
+    responses = _profile(middle, "scale_response", layers)
     starts = [finding.layer for finding in residual]
-    apart = () if alone else _steps_apart(energies, responses, is_stream, layers, starts, kinds)
+    apart = (
+        () if alone else _steps_apart(energies, responses, _streams(middle, energies, layers), layers, starts, kinds)
+    )
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = ratio_words(factor)
@@ -370,17 +370,16 @@ def _outliers(
             yield int(layers[k]), float(value - usual)
 
 
-def _changed_between(
-    energies: NDArray[np.float64], coefficients: NDArray[np.float64], cosines: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Return where code between two layers changes the stream, as a U-Net's skip connections do.
+def _streams(middle: pd.Series, energies: NDArray[np.float64], layers: list[int]) -> NDArray[np.bool_]:
+    """Return where a layer's input is the output of the layer before it, and has the shape of the layer's output.
 
-    A layer multiplies the mean square by (coefficient / cosine)^2 of its input and output. Where this differs from the
-    change between two layers' outputs, the layer's input is not the output before it.
+    A layer multiplies the mean square by (coefficient / cosine)^2 of its input and output. Where the outputs of two
+    layers differ otherwise, code between them changes the stream, as a U-Net's skip connections do.
     """
-    is_close = (cosines > _CLOSE) & (coefficients > 0)
-    own = 2.0 * np.log(np.divide(coefficients, cosines, where=is_close, out=np.full(len(energies), np.nan)))
-    return np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY)
+    same, cosines = (_profile(middle, name, layers) for name in ("stream_coefficient", "stream_cosine"))
+    known = (cosines > _CLOSE) & (same > 0)
+    own = 2.0 * np.log(np.divide(same, cosines, where=known, out=np.full(len(layers), np.nan)))
+    return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY))
 
 
 def _steps_apart(

@@ -30,8 +30,6 @@ from simulate.modules.unregistered import unregistered
 Row = tuple[str, int, str, str, float]
 # A row this much shorter than a matrix's longest was not drawn like it.
 _FAINT = 0.01
-# So many entries of a symmetric law have one sign once in 2^15 draws.
-_SIGNS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -333,7 +331,8 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
         axis = _output_axis(module.get_submodule(name.rpartition(".")[0]), matrix, len(bias))
         lengths = matrix.detach().double().movedim(axis, 0).flatten(1).norm(dim=1)
         chosen = (counts > 1)[numbers] & ((lengths < _FAINT * lengths.max()) | (len(counts) == 1))
-        chosen |= len(bias) >= _SIGNS and len(bias.detach().sign().unique()) == 1
+        # Sixteen entries of a symmetric law have one sign once in 2^15 draws.
+        chosen |= len(bias) >= 16 and len(bias.detach().sign().unique()) == 1
         for quantity, entries in (("bias_over_matrix", bias[~chosen]), ("bias_constant", bias[chosen])):
             size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (entries, matrix))
             # A row of one entry, as in a pointwise scale: by default torch draws it like its bias.

@@ -21,7 +21,6 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
     copy of all weights and buffers. Code that `torch.compile` compiled runs uncompiled: compiling the hooks takes
     minutes.
     """
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else nullcontext()
     parameters = [*module.parameters(), *(tensor for _, tensor in held_tensors(module))]
     values = [parameter.detach().clone() for parameter in parameters]
     gradients = [parameter.grad for parameter in parameters]
@@ -38,7 +37,8 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
         for parameter in parameters:
             # A gradient that the user holds is put aside, not added to.
             parameter.grad = None
-        with seeded(seed), torch.enable_grad(), eager:
+        is_eager = "torch._dynamo.eval_frame" not in sys.modules
+        with seeded(seed), torch.enable_grad(), nullcontext() if is_eager else torch.compiler.set_stance("force_eager"):
             yield
     finally:
         with torch.no_grad():
