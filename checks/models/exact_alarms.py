@@ -312,7 +312,7 @@ def _biases(tests: ExactTests) -> Iterator[Fact]:
     )
     what = "entries of {} are {{}} times as large as (matrix entry x sqrt(row length))"
     yield from _in_one(drawn, "bias", what)
-    yield from _in_one(equal, "bias", what + "; they are equal, which may be intentional", alarm=False)
+    yield from _in_one(equal, "bias", what + "; they are equal or of one sign, which may be intentional", alarm=False)
 
 
 def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:

@@ -39,6 +39,8 @@ _NORMED, _EVEN = 1.1, 1.05
 _ENERGY = 3.0
 # A smaller share of the input's energy is that of layers behind norms, whose output hardly follows the input's scale.
 _KEPT = 0.05
+# Below this cosine of a layer's input and output, their ratio is not known well enough.
+_CLOSE = 0.5
 _NAMED = 3
 # How often the norm of few entries is beyond its limit by chance, how near constants are, and how many are not few.
 _BY_CHANCE, _ALIKE, _MANY = 1e-6, 1e-6, 1e6
@@ -160,9 +162,11 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = ratio_words(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
-    same, responses = (_profile(middle, name, layers) for name in ("stream_coefficient", "scale_response"))
+    responses = _profile(middle, "scale_response", layers)
     starts = [finding.layer for finding in residual]
-    apart = () if alone else _steps_apart(energies, responses, np.isfinite(same), layers, starts, kinds)
+    apart = (
+        () if alone else _steps_apart(energies, responses, _streams(middle, energies, layers), layers, starts, kinds)
+    )
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = ratio_words(factor)
@@ -364,6 +368,18 @@ def _outliers(
         trend = steps and ordered and max(value - near.max(), near.min() - value) <= np.ptp(near)
         if abs(value - usual) > max(limit, scatter * bool(np.ptp(near) > _ALIKE)) and not trend:
             yield int(layers[k]), float(value - usual)
+
+
+def _streams(middle: pd.Series, energies: NDArray[np.float64], layers: list[int]) -> NDArray[np.bool_]:
+    """Return where a layer's input is the output of the layer before it, and has the shape of the layer's output.
+
+    A layer multiplies the mean square by (coefficient / cosine)^2 of its input and output. Where the outputs of two
+    layers differ otherwise, code between them changes the stream, as a U-Net's skip connections do.
+    """
+    same, cosines = (_profile(middle, name, layers) for name in ("stream_coefficient", "stream_cosine"))
+    known = (cosines > _CLOSE) & (same > 0)
+    own = 2.0 * np.log(np.divide(same, cosines, where=known, out=np.full(len(layers), np.nan)))
+    return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY))
 
 
 def _steps_apart(

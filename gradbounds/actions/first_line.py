@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note
-from theory.configurations.vectors import gradients_of_model
+from theory.configurations.vectors import MULTIPLIED
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
@@ -332,7 +333,15 @@ def scale_of_batch(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )
 
-    return gradients_of_model(once((stack, patterns, None if law is None else law.key, coarse), scale), notes)
+    found = once((stack, patterns, None if law is None else law.key, coarse), scale)
+    # With W the model's matrix and c W the Stack's, the gradient at W is c times the gradient at c W. With tied
+    # embeddings too, because the input vectors are multiples of the rows of c W.
+    times = {MULTIPLIED[note.field]: note.value**-2 for note in notes if note.field in MULTIPLIED}
+    parts: dict[str, Any] = {
+        name: {role: of * times.get(role, 1.0) for role, of in getattr(found, name).items()}
+        for name in ("single", "product", "single_sem", "product_sem", "vectors")
+    }
+    return replace(found, **parts)
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:

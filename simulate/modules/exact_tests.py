@@ -316,7 +316,8 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
     """Compare every bias with its matrix, and return rows of name, quantity and value.
 
     Entries that repeat one number are no draw. If the whole bias repeats one, or their rows of the matrix are faint, as
-    for gates that begin at 1, the code chose these outputs; they are compared separately.
+    for gates that begin at 1, the code chose these outputs; they are compared separately. So are many entries of one
+    sign, as in Mamba's time steps.
     """
     rows = []
     known = dict(module.named_parameters(remove_duplicate=False))
@@ -330,6 +331,8 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
         axis = _output_axis(module.get_submodule(name.rpartition(".")[0]), matrix, len(bias))
         lengths = matrix.detach().double().movedim(axis, 0).flatten(1).norm(dim=1)
         chosen = (counts > 1)[numbers] & ((lengths < _FAINT * lengths.max()) | (len(counts) == 1))
+        # Sixteen entries of a symmetric law have one sign once in 2^15 draws.
+        chosen |= len(bias) >= 16 and len(bias.detach().sign().unique()) == 1
         for quantity, entries in (("bias_over_matrix", bias[~chosen]), ("bias_constant", bias[chosen])):
             size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (entries, matrix))
             # A row of one entry, as in a pointwise scale: by default torch draws it like its bias.

@@ -1,8 +1,9 @@
 """A context manager that restores a measured module: weights, gradients, modes and random generators."""
 
 import random
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
     """Undo every change of a module at the end of a `with` block, and seed torch's generators within it.
 
     Weights, buffers, gradients, training mode and random generators are restored. This takes the memory of a second
-    copy of all weights and buffers.
+    copy of all weights and buffers. Code that `torch.compile` compiled runs uncompiled: compiling the hooks takes
+    minutes.
     """
     parameters = [*module.parameters(), *(tensor for _, tensor in held_tensors(module))]
     values = [parameter.detach().clone() for parameter in parameters]
@@ -35,7 +37,8 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
         for parameter in parameters:
             # A gradient that the user holds is put aside, not added to.
             parameter.grad = None
-        with seeded(seed), torch.enable_grad():
+        is_eager = "torch._dynamo.eval_frame" not in sys.modules
+        with seeded(seed), torch.enable_grad(), nullcontext() if is_eager else torch.compiler.set_stance("force_eager"):
             yield
     finally:
         with torch.no_grad():

@@ -227,6 +227,16 @@ def test_attention_of_two_kinds_is_compared_within_its_own():
     assert any("times the other layers'" in alarm.what for alarm in alike.alarms)
 
 
+class Skips(Model):
+    """A skip connection doubles the stream between two layers, whose branches are small."""
+
+    def forward(self, ids):
+        x = kept = 100.0 * self.words(ids)
+        for number, layer in enumerate(self.layers):
+            x = layer(x + kept if number == 3 else x)
+        return self.head(self.last(x))
+
+
 class Turned(Layer):
     def forward(self, x):
         return super().forward(x.transpose(0, 1)).transpose(0, 1)
@@ -275,7 +285,7 @@ def with_tables():
     (Loose, None), (partial(Hidden, layer=Turned), lambda y: y["hidden"].square().mean()),
     (Padded, lambda y: functional.cross_entropy(y.flatten(0, 1), IDS.flatten()[:24])),
     (partial(made, layer=Gated), None), (Looped, None), (partial(made, layer=taking_turns), None),
-    (with_tables, None), (partial(made, layer=Unwatched), None),
+    (with_tables, None), (partial(made, layer=Unwatched), None), (Skips, None),
 ])  # fmt: skip
 def test_healthy_streams_gates_and_tables_raise_no_alarm(make, loss):
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from checks.models.judge import judged_module
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.exact_tests import _biases, exact_tests
 from simulate.modules.factories import Made
+from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import layer_lists, tensor_of
 from simulate.modules.mixing import ROUNDING, dependences
 from simulate.modules.norms import norm_response, norms_of
@@ -282,6 +284,8 @@ def test_gates_that_begin_at_one_number_are_found_along_the_outputs_of_a_square_
         part.bias[8:] = 9.0
     ratios = {quantity: value for _, quantity, value in _biases(nn.Sequential(part))}
     assert ratios["bias_over_matrix"] < 1 < ratios["bias_constant"]
+    nn.init.uniform_(part.bias, -7.0, -2.0)  # as Mamba's time steps
+    assert [quantity for _, quantity, _ in _biases(nn.Sequential(part))] == ["bias_constant"]
 
 
 def test_other_losses_are_no_cross_entropy_of_labels():
@@ -484,3 +488,10 @@ def test_half_precision_is_held_against_single():
     low = one_module(module.bfloat16(), words, lambda y: loss(y.float()))
     assert low.dtype == "bfloat16"
     assert 1e-3 < low.dtype_change < 0.1
+
+
+def test_compiled_code_runs_uncompiled(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.eval_frame", torch)
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: pytest.raises(RuntimeError, match=stance))
+    with kept_state(nn.Linear(1, 1), 0):
+        raise RuntimeError("force_eager")

@@ -4,10 +4,8 @@ Source: `named_parameters` of the classes of transformers 5.24 with their own de
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from theory.configurations.reading import Note
-from theory.first_step.noise_scale import NoiseScale
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
 
@@ -41,9 +39,8 @@ _SWITCHES = {
 }  # fmt: skip
 # Families whose `attention_bias` does not concern W^O.
 _BARE_OUTPUT = ("glm", "glm4", "helium", "seed_oss")
-
+# The matrices that a model multiplies by a constant c, by the field of the note whose value is 1/c.
 MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
-"""The matrices that a model multiplies by a constant, by the field of the note on the constant."""
 
 
 def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()) -> tuple[str, ...]:
@@ -60,34 +57,18 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
         return ()
     roles = set(BIASES.get(family, ()))
     for note in notes:
-        bare = note.field == "attention_bias" and family in _BARE_OUTPUT
-        switched = set(_SWITCHES.get(note.field, ())) - ({"WO"} if bare else set())
+        bare = {"WO"} if note.field == "attention_bias" and family in _BARE_OUTPUT else set()
+        switched = set(_SWITCHES.get(note.field, ())) - bare
         roles = roles | switched if note.value is True else roles - switched
-    names = [f"bias_{role}" for role in weight_shapes(stack) if role in roles]
-    if family not in _WITHOUT_GAIN:
-        layer = stack.normalization == "layer" and family not in _WITHOUT_SHIFT
-        names += ["gain", "shift"] if layer and not (family == "nanogpt" and not roles) else ["gain"]
-    names += ["inputs"] if stack.embeddings == "untied" else []
-    names += ["positions"] if stack.positions in ("learned", "learned_segment") else []
-    return (*names, *(["segment"] if stack.positions == "learned_segment" else []))
-
-
-def gradients_of_model(scale: NoiseScale, notes: Sequence[Note]) -> NoiseScale:
-    """Return the gradients of the matrices that the model stores, where it multiplies them by a constant.
-
-    With a stored matrix W and a constant c, the Stack has the matrix c W. Then ∂L/∂W = c ∂L/∂(c W), also for tied
-    embeddings, whose input vectors are rows of c W times another constant.
-
-    Args:
-        scale: predicted gradients of the Stack.
-        notes: notes on the model's configuration; those on `MULTIPLIED` matrices have the value 1/c.
-    """
-    times = {MULTIPLIED[note.field]: note.value**-2 for note in notes if note.field in MULTIPLIED}
-    parts = ("single", "product", "single_sem", "product_sem", "vectors")
-    return replace(
-        scale,
-        **{name: {role: of * times.get(role, 1.0) for role, of in getattr(scale, name).items()} for name in parts},
-    )
+    learned = {f"bias_{role}": role in roles for role in weight_shapes(stack)} | {
+        "gain": family not in _WITHOUT_GAIN,
+        "shift": stack.normalization == "layer" and family not in (*_WITHOUT_GAIN, *_WITHOUT_SHIFT)
+        and not (family == "nanogpt" and not roles),
+        "inputs": stack.embeddings == "untied",
+        "positions": stack.positions in ("learned", "learned_segment"),
+        "segment": stack.positions == "learned_segment",
+    }  # fmt: skip
+    return tuple(name for name, is_learned in learned.items() if is_learned)
 
 
 def multiplies_logits(notes: Sequence[Note]) -> bool:
