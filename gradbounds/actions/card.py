@@ -53,7 +53,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import multiplies_logits
+from theory.configurations.vectors import MULTIPLIED, multiplies_logits
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -524,7 +524,10 @@ def _run_lines(
     if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
     if first.result is None:
-        carried = share_rows(squared_norms(table), stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
+        squares = squared_norms(table)
+        for note in notes:
+            squares["output matrix"] *= note.value**-2 if MULTIPLIED.get(note.field) == "Wemb" else 1.0
+        carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
