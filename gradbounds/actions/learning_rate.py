@@ -266,7 +266,7 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
     networks, ranges = measured_rates(stack)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
-        return "Critical rates of such networks or optimizers were not measured, so their error is unknown. "
+        return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
     words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
     return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
