@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from simulate.curvature.first_step import sampled_steps
+from simulate.curvature.first_step import direction, gradients, measure_step, sampled_steps
+from simulate.curvature.problems import Problem, StackModule, TokenLoss
 from theory import Stack
 from theory.first_step.batch_step import (
     ERRORS,
@@ -19,6 +21,7 @@ from theory.first_step.batch_step import (
 )
 from theory.first_step.experts import Experts
 from theory.first_step.prediction import first_step
+from theory.first_step.rules import MatrixUse, muon_rule, muon_rule_of_batch, newton_schulz
 from theory.mean_field.text_law import TextLaw
 
 STACK = Stack(
@@ -102,6 +105,49 @@ def test_the_noise_of_words_has_its_rank():
     a, b = (x - law @ x for x in generator.standard_normal((2, 2048, 512)))
     singular = np.linalg.svd(a[tokens].T @ b[labels], compute_uv=False)
     assert noise_rank(law, 8192, (512, 512)) == pytest.approx(singular.sum() ** 2 / (singular**2).sum(), rel=0.15)
+
+
+@pytest.mark.parametrize("shape", [(96, 96), (96, 192), (192, 96)])
+def test_positions_that_represent_many_move_as_these_do(shape):
+    """Two positions of each of 8 ids represent 512 with rows and labels of their own, whose matrix is sampled."""
+    generator, ids, kept = np.random.default_rng(0), np.repeat(np.arange(8), 2), 0.6
+    law, found, expected, few = TextLaw.zipf(1.0, 200).frequencies, [], [], []
+    kernel = kept * (ids[:, None] == ids) + (1.0 - kept) * np.eye(16)
+    for _ in range(4):
+        centres, labels = generator.standard_normal((8, shape[0])), generator.choice(200, 512, p=law)
+        of_many, fresh = (
+            kept**0.5 * np.repeat(centres, count, axis=0)
+            + (1.0 - kept) ** 0.5 * generator.standard_normal((8 * count, shape[0]))
+            for count in (64, 2)
+        )
+        deltas = generator.standard_normal((200, shape[1]))[labels]
+        left, singular, right = np.linalg.svd(of_many.T @ deltas, full_matrices=False)
+        stepped = (left * newton_schulz(singular / np.linalg.norm(singular))) @ right
+        sums = deltas.reshape(16, 32, -1).sum(1)
+        use = MatrixUse("WV", shape, shape[0] * kernel[None], np.ones((1, 16)))
+        alike = (ids[:, None] == ids) & ~np.eye(16, dtype=bool)
+        rule = muon_rule_of_batch(np.full(16, 32), alike, np.unique(labels, return_counts=True)[1])
+        expected.append((fresh @ stepped * sums).sum() * max(1.0, shape[1] / shape[0]) ** 0.5)
+        products = (sums @ sums.T)[None]
+        found.append((rule(use, products) * products).sum())
+        few.append((muon_rule(use, products) * products).sum())
+    assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.1) and np.mean(few) > 1.3 * np.mean(expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's derivatives
+@pytest.mark.parametrize("depth", [2, 5])
+def test_curvature_of_muon_is_that_of_sampled_networks(depth):
+    """Random ids and labels by frequency; the former positions, of one sequence, predicted 0.5 and 1.1 times it."""
+    stack, law, measured = replace(STACK, width=128, depth=depth, tokens=16, embedding_scale=1.0), LAW.frequencies, []
+    for seed in range(2):
+        ids, labels = (torch.as_tensor(x) for x in np.random.default_rng(seed).choice(256, (2, 16, 16), p=law))
+        table = torch.randn(256, 128, generator=torch.Generator().manual_seed(seed + 99))
+        model = StackModule(stack, seed, torch.float32, "sampled_step")
+        given = Problem(model, TokenLoss(256, 0.0), [({"x": table[ids]}, labels.flatten())])
+        loss, gradient = gradients(given)
+        measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False).curvature)
+    step = batch_steps(stack, ["muon"], 16, LAW)["muon"]
+    assert step.curvature == pytest.approx(np.mean(measured), rel=0.25)
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])
