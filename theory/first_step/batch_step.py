@@ -268,14 +268,15 @@ class _Positions:
     ) -> Self:  # fmt: skip
         """Represent a large batch: frequent token ids by positions of their own, the other ids by samples.
 
-        Without tied embeddings, a frequent id has up to `_COPIES` positions with one context each. If a vocabulary has
-        no more ids than there are positions, each id has one.
+        Without tied embeddings, a frequent id has `fewest` to `_COPIES` positions with one context each. If a
+        vocabulary has no more ids than there are positions, each id has one.
 
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
         ranked, has_all = frequencies, len(frequencies) <= count
-        copies = np.clip((ranked * count).astype(int), *((1, 1) if has_all or holds_words(stack) else (fewest, _COPIES)))
+        limits = (1, 1) if has_all or holds_words(stack) else (fewest, _COPIES)
+        copies = np.clip((ranked * count).astype(int), *limits)
         most = count if has_all else min(3 * count // 8, int((ranked > 0.5 / count).sum()))
         top = min(most, int((np.cumsum(copies) <= (count if has_all else 5 * count // 8)).sum()))
         frequent = np.repeat(np.arange(top), copies[:top])
@@ -307,8 +308,9 @@ class _Positions:
 
         They are other positions of the same id or, for a sampled id, other sampled positions.
         """
-        others = (np.outer(self.sampled, self.sampled) | (self.words[:, None] == self.words)) & ~np.eye(len(self.words), dtype=bool)
-        return np.where(others.any(-1, keepdims=True), others, np.eye(len(self.words), dtype=bool))
+        itself, same = np.eye(len(self.words), dtype=bool), self.words[:, None] == self.words
+        others = (np.outer(self.sampled, self.sampled) | same) & ~itself
+        return np.where(others.any(-1, keepdims=True), others, itself)
 
     def single(self, of_batch: int) -> Self:
         """Return the positions with one label for each that had none, which other sampled positions then lack.

@@ -285,7 +285,9 @@ def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], re
     """
 
     def rule(use: MatrixUse, gradient: Array) -> Array:
-        blocks = use.rows.shape[-1] // len(labels)  # tied embeddings have rows of tokens and of gradients
+        blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
+        if rest:  # an expert has some of the positions
+            return muon_rule(use, gradient)
         others = np.kron(np.eye(blocks), alike)
         shared = (use.rows * others).sum(-1) / others.sum(-1)
         own = np.maximum(np.linalg.diagonal(use.rows) - shared, 0.0) * (1.0 - 1.0 / np.tile(labels, blocks))
