@@ -209,7 +209,9 @@ def batch_steps(
         )
         generator = np.random.default_rng(seed)
         if of_batch > positions:
-            chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator, 2)
+            fewest = 1 if holds_words(stack) else 2
+            count = fewest * stack.vocab if stack.vocab <= positions else positions
+            chosen = _Positions.of(stack, of_batch, frequencies, count, generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
         rule = muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])
         many = _Represented.of(stack, single, frequencies, seed, generator, networks)
@@ -269,13 +271,13 @@ class _Positions:
         """Represent a large batch: frequent token ids by positions of their own, the other ids by samples.
 
         Without tied embeddings, a frequent id has `fewest` to `_COPIES` positions with one context each. If a
-        vocabulary has no more ids than there are positions, each id has one.
+        vocabulary has no more ids than there are positions, each id has `fewest`.
 
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
-        ranked, has_all = frequencies, len(frequencies) <= count
-        limits = (1, 1) if has_all or holds_words(stack) else (fewest, _COPIES)
+        ranked, has_all = frequencies, fewest * len(frequencies) <= count
+        limits = (fewest, fewest if has_all or holds_words(stack) else _COPIES)
         copies = np.clip((ranked * count).astype(int), *limits)
         most = count if has_all else min(3 * count // 8, int((ranked > 0.5 / count).sum()))
         top = min(most, int((np.cumsum(copies) <= (count if has_all else 5 * count // 8)).sum()))
