@@ -209,8 +209,7 @@ def batch_steps(
         )
         generator = np.random.default_rng(seed)
         if of_batch > positions:
-            fewest = 1 if holds_words(stack) else 2
-            count = fewest * stack.vocab if stack.vocab <= positions else positions
+            count, fewest = min(positions, stack.vocab), 1 if holds_words(stack) or stack.vocab <= positions else 2
             chosen = _Positions.of(stack, of_batch, frequencies, count, generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
         rule = muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])
@@ -221,10 +220,11 @@ def batch_steps(
 
 def _mean(steps: Sequence[BatchStep]) -> BatchStep:
     """Return the mean of one optimizer's predicted steps over batches."""
-    names = ["gain", "curvature", "logit_change_sq", "noise_gain"]
-    means: dict[str, Any] = {name: float(np.mean([getattr(step, name) for step in steps])) for name in names}
-    roles = steps[0].relative_updates
-    updates = {role: np.mean([step.relative_updates[role] for step in steps], axis=0) for role in roles}
+    means: dict[str, Any] = {
+        name: float(np.mean([getattr(step, name) for step in steps]))
+        for name in ("gain", "curvature", "logit_change_sq", "noise_gain")
+    }
+    updates = {role: np.mean([x.relative_updates[role] for x in steps], axis=0) for role in steps[0].relative_updates}
     return replace(steps[0], relative_updates=updates, **means)
 
 
@@ -254,8 +254,7 @@ class _Positions:
     ) -> Self:
         """Sample the token ids of a small batch; with tied embeddings, positions with the same id are merged."""
         words = generator.choice(stack.vocab, sequences * stack.tokens, p=frequencies, replace=repeat)
-        pattern = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens))
-        counts = np.ones(len(words), dtype=int)
+        pattern, counts = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens)), np.ones(len(words), dtype=int)
         if holds_words(stack):
             words, of_word, counts = np.unique(words, return_inverse=True, return_counts=True)
             members = np.eye(len(words))[of_word]
@@ -271,14 +270,14 @@ class _Positions:
         """Represent a large batch: frequent token ids by positions of their own, the other ids by samples.
 
         Without tied embeddings, a frequent id has `fewest` to `_COPIES` positions with one context each. If a
-        vocabulary has no more ids than there are positions, each id has `fewest`.
+        vocabulary has no more ids than there are positions, each id has one.
 
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
-        ranked, has_all = frequencies, fewest * len(frequencies) <= count
-        limits = (fewest, fewest if has_all or holds_words(stack) else _COPIES)
-        copies = np.clip((ranked * count).astype(int), *limits)
+        ranked, has_all = frequencies, len(frequencies) <= count
+        most = 1 if has_all or holds_words(stack) else _COPIES
+        copies = np.clip((ranked * count).astype(int), fewest, most)
         most = count if has_all else min(3 * count // 8, int((ranked > 0.5 / count).sum()))
         top = min(most, int((np.cumsum(copies) <= (count if has_all else 5 * count // 8)).sum()))
         frequent = np.repeat(np.arange(top), copies[:top])
@@ -310,8 +309,8 @@ class _Positions:
 
         They are other positions of the same id or, for a sampled id, other sampled positions.
         """
-        itself, same = np.eye(len(self.words), dtype=bool), self.words[:, None] == self.words
-        others = (np.outer(self.sampled, self.sampled) | same) & ~itself
+        itself = np.eye(len(self.words), dtype=bool)
+        others = (np.outer(self.sampled, self.sampled) | (self.words[:, None] == self.words)) & ~itself
         return np.where(others.any(-1, keepdims=True), others, itself)
 
     def single(self, of_batch: int) -> Self:
@@ -320,11 +319,9 @@ class _Positions:
         Args:
             of_batch: number of positions of the batch.
         """
-        alone, masses = self.masses == 0.0, self.masses.copy()
-        lumps = self.sampled & ~alone
-        share = min(0.5, alone.sum() / of_batch / max(float(masses[lumps].sum()), np.finfo(float).tiny))
-        masses[alone] = share * masses[lumps].sum() / max(1, alone.sum())
-        masses[lumps] *= 1.0 - share
+        alone, given = self.masses == 0.0, float(self.masses[self.sampled].sum())
+        share = min(0.5, alone.sum() / of_batch / max(given, np.finfo(float).tiny))
+        masses = np.where(alone, share * given / max(1, alone.sum()), self.masses * (1.0 - share * self.sampled))
         return replace(self, masses=masses, labels=np.maximum(1, np.rint(of_batch * masses)).astype(int))
 
 
@@ -399,21 +396,18 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
         shape: sides of the matrix.
         seed: random seed.
     """
-    times = max(1, min(shape) // _SIDE)
+    times, generator = max(1, min(shape) // _SIDE), np.random.default_rng(seed)
     law = np.add.reduceat(frequencies, np.arange(0, len(frequencies), times))
     d_in, d_out, words = shape[0] // times, -(-shape[1] // times), len(law)
-    generator = np.random.default_rng(seed)
     drawn = generator.choice(words, (2, min(max(1, positions // times), _DRAWN)), p=law / law.sum())
-    counts = np.zeros((words, d_in))
-    a = generator.standard_normal((words, d_in))
+    counts, a = np.zeros((words, d_in)), generator.standard_normal((words, d_in))
     np.add.at(counts, drawn[1], (a - law @ a)[drawn[0]])
     if shape[1] != len(frequencies):
         b = generator.standard_normal((words, d_out))
         product = (b - law @ b).T @ counts
     else:
         product = counts - np.outer(law, counts.sum(0))
-    square = product.T @ product if d_in < len(product) else product @ product.T
-    squares = np.maximum(np.linalg.eigvalsh(square), 0.0)
+    squares = np.linalg.svd(product, compute_uv=False) ** 2
     return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 

@@ -31,9 +31,6 @@ Source: Jordan et al. (2024), and torch.optim.Muon.
 
 _ITERATIONS = 5
 
-# ln p of the quadrature of `_overlaps`: from where t is large, and to where Newton-Schulz steps vanish.
-_PLACES = (-12.0, 22.0, 0.2)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixUse:
@@ -288,12 +285,12 @@ def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], re
         blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
         if rest:  # an expert has some of the positions
             return muon_rule(use, gradient)
-        others = np.kron(np.eye(blocks), alike)
+        others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
         shared = (use.rows * others).sum(-1) / others.sum(-1)
-        own = np.maximum(np.linalg.diagonal(use.rows) - shared, 0.0) * (1.0 - 1.0 / np.tile(labels, blocks))
+        own = np.maximum(np.linalg.diagonal(use.rows) - shared, 0.0) * (1.0 - 1.0 / count)
         noise = (own * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
-        means = replace(use, rows=use.rows - own[..., None] * np.eye(own.shape[-1]))
-        return _spectral(means, gradient, partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape))
+        overlaps = partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape)
+        return _spectral(replace(use, rows=use.rows - own[..., None] * np.eye(len(count))), gradient, overlaps)
 
     return rule
 
@@ -311,18 +308,16 @@ def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape:
         repeated: number of positions with each label, proportional to α² of the noise.
         shape: (d_in, d_out).
     """
-    sizes, times = np.unique(repeated, return_counts=True)
+    # From where t is large to where Newton-Schulz steps vanish.
+    (sizes, times), p = np.unique(repeated, return_counts=True), np.exp(np.arange(-12.0, 22.0, 0.2))
     squares = np.concatenate([values, noise * sizes / repeated.sum()], -1)
-    many = np.concatenate([np.ones(values.shape[-1]), times])
+    many, factors = np.append(np.ones(values.shape[-1]), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
     whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
-    p = np.exp(np.arange(*_PLACES))
     found = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
     t = np.sqrt(np.prod([np.maximum(1.0 - found / side, 0.0) for side in shape], axis=0) / p)
-    factors = NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
     weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)
-    terms = weight[..., None, :] * p / (1.0 + (values / whole)[..., None] * p)
-    integral = ((terms[..., 1:] + terms[..., :-1]) * -np.diff(t)[..., None, :]).sum(-1) / np.pi
-    return np.asarray(integral / whole**0.5)
+    terms, at = weight[..., None, :] * p / (1.0 + (values / whole)[..., None] * p), t[..., None, :]
+    return np.asarray(-np.trapezoid(terms, at) * 2.0 / np.pi / whole**0.5)
 
 
 def _inverse_root(values: Array) -> Array:
@@ -334,8 +329,8 @@ def _polynomial(values: Array) -> Array:
 
 
 def _spread(values: Array, rank: float, *, alone: bool) -> Array:
-    scale = values.sum(-1, keepdims=True) ** 0.5
-    noise = (np.maximum(values[..., :-1].sum(-1, keepdims=True), np.finfo(float).tiny) / rank) ** 0.5
+    scale, square = values.sum(-1, keepdims=True) ** 0.5, values[..., :-1].sum(-1, keepdims=True)
+    noise = (np.maximum(square, np.finfo(float).tiny) / rank) ** 0.5
     singular = np.concatenate([np.broadcast_to(noise, values[..., :-1].shape), values[..., -1:] ** 0.5], axis=-1)
     chosen = newton_schulz(singular / scale) / singular
     chosen[..., -1] *= not alone

@@ -111,9 +111,9 @@ def test_the_noise_of_words_has_its_rank():
 @pytest.mark.parametrize("shape", [(96, 96), (96, 192), (192, 96)])
 def test_positions_that_represent_many_move_as_these_do(shape):
     """Two positions of each of 8 ids represent 512 with rows and labels of their own, whose matrix is sampled."""
-    generator, ids, kept = np.random.default_rng(0), np.repeat(np.arange(8), 2), 0.6
+    generator, same, kept = np.random.default_rng(0), np.kron(np.eye(8), np.ones((2, 2))), 0.6
     law, found, expected, few = TextLaw.zipf(1.0, 200).frequencies, [], [], []
-    kernel = kept * (ids[:, None] == ids) + (1.0 - kept) * np.eye(16)
+    use = MatrixUse("WV", shape, shape[0] * (kept * same + (1.0 - kept) * np.eye(16))[None], np.ones((1, 16)))
     for _ in range(4):
         centres, labels = generator.standard_normal((8, shape[0])), generator.choice(200, 512, p=law)
         of_many, fresh = (
@@ -125,13 +125,11 @@ def test_positions_that_represent_many_move_as_these_do(shape):
         left, singular, right = np.linalg.svd(of_many.T @ deltas, full_matrices=False)
         stepped = (left * newton_schulz(singular / np.linalg.norm(singular))) @ right
         sums = deltas.reshape(16, 32, -1).sum(1)
-        use = MatrixUse("WV", shape, shape[0] * kernel[None], np.ones((1, 16)))
-        alike = (ids[:, None] == ids) & ~np.eye(16, dtype=bool)
-        rule = muon_rule_of_batch(np.full(16, 32), alike, np.unique(labels, return_counts=True)[1])
-        expected.append((fresh @ stepped * sums).sum() * max(1.0, shape[1] / shape[0]) ** 0.5)
         products = (sums @ sums.T)[None]
-        found.append((rule(use, products) * products).sum())
-        few.append((muon_rule(use, products) * products).sum())
+        rule = muon_rule_of_batch(np.full(16, 32), same != np.eye(16), np.unique(labels, return_counts=True)[1])
+        expected.append((fresh @ stepped * sums).sum() * max(1.0, shape[1] / shape[0]) ** 0.5)
+        for numbers, each in ((found, rule), (few, muon_rule)):
+            numbers.append((each(use, products) * products).sum())
     assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.1) and np.mean(few) > 1.3 * np.mean(expected)
 
 
@@ -142,9 +140,8 @@ def test_curvature_of_muon_is_that_of_sampled_networks(depth):
     stack, law, measured = replace(STACK, width=128, depth=depth, tokens=16, embedding_scale=1.0), LAW.frequencies, []
     for seed in range(2):
         ids, labels = (torch.as_tensor(x) for x in np.random.default_rng(seed).choice(256, (2, 16, 16), p=law))
-        table = torch.randn(256, 128, generator=torch.Generator().manual_seed(seed + 99))
-        model = StackModule(stack, seed, torch.float32, "sampled_step")
-        given = Problem(model, TokenLoss(256, 0.0), [({"x": table[ids]}, labels.flatten())])
+        data = [({"x": torch.randn(256, 128, generator=torch.Generator().manual_seed(seed))[ids]}, labels.flatten())]
+        given = Problem(StackModule(stack, seed, torch.float32, "sampled_step"), TokenLoss(256, 0.0), data)
         loss, gradient = gradients(given)
         measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False).curvature)
     step = batch_steps(stack, ["muon"], 16, LAW)["muon"]
