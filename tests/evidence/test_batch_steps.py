@@ -97,16 +97,6 @@ OF_MUON = [
     )
 ]  # fmt: skip
 
-# Twelve for Muon's rule of positions that represent many, fixed after it was written and before any was drawn.
-OF_MANY = [
-    (*network, "muon")
-    for network in (
-        (192, 2, "untied", 4), (320, 5, "untied", 24), (448, 3, "untied", 48), (512, 6, "untied", 8),
-        (384, 7, "untied", 32), (256, 4, "untied", 2), (192, 5, "tied", 24), (320, 2, "tied", 8), (256, 7, "tied", 32),
-        (320, 4, "gated", 24), (256, 3, "gated", 8), (448, 5, "gated", 48),
-    )
-]  # fmt: skip
-
 # What theory moves logits by at the rates at which the loss is measured.
 #
 # First that was the root mean square alone. In three networks with one sequence, the first that were measured, the loss
@@ -158,8 +148,9 @@ def problem(network: Stack, sequences: int, seed: int, kind: str = "text") -> Pr
     windows = torch.as_tensor(words(kind)[starts[:, None] + np.arange(TOKENS + 1)])
     model, loss = StackModule(network, seed, torch.float32, "sampled_step"), TokenLoss(sequences * TOKENS, 0.0)
     if network.embeddings == "tied":
-        none = torch.zeros(1, TOKENS, network.width)
-        return Problem(model, loss, [({"x": none, "words": row[:-1]}, row[1:]) for row in windows])
+        return Problem(
+            model, loss, [({"x": torch.zeros(1, TOKENS, network.width), "words": row[:-1]}, row[1:]) for row in windows]
+        )
     table = network.embedding_scale * torch.randn(
         VOCAB, network.width, generator=torch.Generator().manual_seed(seed + 2**20)
     )
@@ -224,7 +215,6 @@ def test_batch_steps(kept_folder):
             (EXPERTS, 7000),
             (EXPERTS_HELD, 8000),
             (GROUPED, 7000),
-            (OF_MANY, 9000),
         )
         for case in chosen
     }

@@ -148,8 +148,7 @@ class BatchStep:
             scale: factor of the tangent kernel.
         """
         is_sgd = self.optimizer == "sgd"
-        times = scale if is_sgd else scale**0.5
-        squared = 1.0 if self.optimizer == "muon" else times**2
+        times, squared = (scale, scale**2) if is_sgd else (scale**0.5, 1.0 if self.optimizer == "muon" else scale)
         updates = {role: update * scale**0.5 if is_sgd else update for role, update in self.relative_updates.items()}
         return replace(
             self, gain=self.noise_gain + (self.gain - self.noise_gain) * times, curvature=self.curvature * squared,
@@ -189,15 +188,15 @@ def batch_steps(
             for k in range(_MOST)
         ]
         return {name: _mean([batch[name] for batch in batches]) for name in optimizers}
-    few = replace(stack, tokens=min(positions, of_batch), sequences=1)
-    roles = {name: check(few, name, None) for name in optimizers}
+    roles = {
+        name: check(replace(stack, tokens=min(positions, of_batch), sequences=1), name, None) for name in optimizers
+    }
     generator = np.random.default_rng(seed)
-    if of_batch <= positions:
-        chosen = _Positions.exact(
-            stack, sequences, frequencies, generator, repeat=law.within > 0 or of_batch > stack.vocab
-        )
-    else:
-        chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator)
+    chosen = (
+        _Positions.exact(stack, sequences, frequencies, generator, repeat=law.within > 0 or of_batch > stack.vocab)
+        if of_batch <= positions
+        else _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator)
+    )
     represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks)
     for name in optimizers:
         if name != "muon":
@@ -207,14 +206,13 @@ def batch_steps(
         gain, noise_gain = (
             represented.gain(name, roles[name], {name: spread_muon_rule(ranks, alone=alone)}) for alone in (False, True)
         )
-        generator = np.random.default_rng(seed)
+        generator, fewest = np.random.default_rng(seed), 1 if holds_words(stack) or stack.vocab <= positions else 2
         if of_batch > positions:
-            count, fewest = min(positions, stack.vocab), 1 if holds_words(stack) or stack.vocab <= positions else 2
-            chosen = _Positions.of(stack, of_batch, frequencies, count, generator, fewest)
+            chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
-        rule = muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])
-        many = _Represented.of(stack, single, frequencies, seed, generator, networks)
-        steps[name] = replace(many.step(name, roles[name], {name: rule}), gain=gain, noise_gain=noise_gain)
+        rules: Rules = {name: muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])}
+        many = _Represented.of(stack, single, frequencies, seed, generator, networks).step(name, roles[name], rules)
+        steps[name] = replace(many, gain=gain, noise_gain=noise_gain)
     return steps
 
 
@@ -259,8 +257,9 @@ class _Positions:
             words, of_word, counts = np.unique(words, return_inverse=True, return_counts=True)
             members = np.eye(len(words))[of_word]
             pattern = members.T @ pattern @ members / counts[:, None]
-        shares = counts / counts.sum()
-        return cls(words, shares, shares, counts, np.asarray(pattern, dtype=np.float64), shares < 0.0)
+        return cls(
+            words, shares := counts / counts.sum(), shares, counts, np.asarray(pattern, dtype=np.float64), shares < 0.0
+        )  # fmt: skip
 
     @classmethod
     def of(
@@ -299,9 +298,9 @@ class _Positions:
         sequences = max(1, min(of_batch // stack.tokens, round(float((1.0 / seen).sum()))))
         chances = keys * (np.arange(count)[:, None] % sequences == np.arange(count) % sequences)
         attention = np.eye(count) + generator.multinomial(seen - 1, chances / chances.sum(-1, keepdims=True))
+        attention, words = attention / attention.sum(-1, keepdims=True), words[order]
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
-        attention = attention / attention.sum(-1, keepdims=True)
-        return cls(words[order], masses, shares, labels, attention, words[order] >= top)
+        return cls(words, masses, shares, labels, attention, words >= top)
 
     @property
     def alike(self) -> NDArray[np.bool_]:
@@ -319,8 +318,8 @@ class _Positions:
         Args:
             of_batch: number of positions of the batch.
         """
-        alone, given = self.masses == 0.0, float(self.masses[self.sampled].sum())
-        share = min(0.5, alone.sum() / of_batch / max(given, np.finfo(float).tiny))
+        alone, given = self.masses == 0.0, max(float(self.masses[self.sampled].sum()), np.finfo(float).tiny)
+        share = min(0.5, alone.sum() / of_batch / given)
         masses = np.where(alone, share * given / max(1, alone.sum()), self.masses * (1.0 - share * self.sampled))
         return replace(self, masses=masses, labels=np.maximum(1, np.rint(of_batch * masses)).astype(int))
 
@@ -345,8 +344,7 @@ class _Represented:
         networks: int | None,
     ) -> Self:  # fmt: skip
         """Solve a network with few positions, and sample logits and labels of random networks."""
-        n = len(chosen.words)
-        few, law = replace(stack, tokens=n, sequences=1), frequencies
+        few, law = replace(stack, tokens=(n := len(chosen.words)), sequences=1), frequencies
         inputs = word_inputs(few, np.append(chosen.words, 0)[None]) if len(np.unique(chosen.words)) < n else None
         solution = TwoPassSolution.of(few, seed, _SAMPLES, inputs, chosen.attention)
         count, tied = networks or _network_count(n, few.vocab), holds_words(few)
@@ -402,11 +400,9 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
     drawn = generator.choice(words, (2, min(max(1, positions // times), _DRAWN)), p=law / law.sum())
     counts, a = np.zeros((words, d_in)), generator.standard_normal((words, d_in))
     np.add.at(counts, drawn[1], (a - law @ a)[drawn[0]])
+    product = counts - np.outer(law, counts.sum(0))
     if shape[1] != len(frequencies):
-        b = generator.standard_normal((words, d_out))
-        product = (b - law @ b).T @ counts
-    else:
-        product = counts - np.outer(law, counts.sum(0))
+        product = generator.standard_normal((words, d_out)).T @ product
     squares = np.linalg.svd(product, compute_uv=False) ** 2
     return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 

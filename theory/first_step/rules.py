@@ -286,11 +286,13 @@ def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], re
         if rest:  # an expert has some of the positions
             return muon_rule(use, gradient)
         others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
-        shared = (use.rows * others).sum(-1) / others.sum(-1)
-        own = np.maximum(np.linalg.diagonal(use.rows) - shared, 0.0) * (1.0 - 1.0 / count)
+        apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
+        own = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
         noise = (own * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
-        overlaps = partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape)
-        return _spectral(replace(use, rows=use.rows - own[..., None] * np.eye(len(count))), gradient, overlaps)
+        return _spectral(
+            replace(use, rows=use.rows - own[..., None] * np.eye(len(count))), gradient,
+            partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape),
+        )  # fmt: skip
 
     return rule
 
@@ -315,9 +317,9 @@ def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape:
     whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
     found = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
     t = np.sqrt(np.prod([np.maximum(1.0 - found / side, 0.0) for side in shape], axis=0) / p)
-    weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)
-    terms, at = weight[..., None, :] * p / (1.0 + (values / whole)[..., None] * p), t[..., None, :]
-    return np.asarray(-np.trapezoid(terms, at) * 2.0 / np.pi / whole**0.5)
+    weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
+    terms = weight * p / (1.0 + (values / whole)[..., None] * p)
+    return np.asarray(-np.trapezoid(terms, t[..., None, :]) * 2.0 / np.pi / whole**0.5)
 
 
 def _inverse_root(values: Array) -> Array:

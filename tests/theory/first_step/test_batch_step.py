@@ -100,8 +100,7 @@ def test_the_noise_of_words_has_its_rank():
     for side in (64, 128):
         assert noise_rank(law, 2**14, (side, side)) == pytest.approx((8 / (3 * np.pi)) ** 2 * side, rel=0.02), side
     # A matrix four times as large as is sampled has nearly the rank of one that is sampled whole.
-    law = TextLaw.zipf(1.0, 2048).frequencies
-    generator = np.random.default_rng(1)
+    law, generator = TextLaw.zipf(1.0, 2048).frequencies, np.random.default_rng(1)
     tokens, labels = generator.choice(2048, (2, 8192), p=law)
     a, b = (x - law @ x for x in generator.standard_normal((2, 2048, 512)))
     singular = np.linalg.svd(a[tokens].T @ b[labels], compute_uv=False)
@@ -124,8 +123,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
         deltas = generator.standard_normal((200, shape[1]))[labels]
         left, singular, right = np.linalg.svd(of_many.T @ deltas, full_matrices=False)
         stepped = (left * newton_schulz(singular / np.linalg.norm(singular))) @ right
-        sums = deltas.reshape(16, 32, -1).sum(1)
-        products = (sums @ sums.T)[None]
+        products = ((sums := deltas.reshape(16, 32, -1).sum(1)) @ sums.T)[None]
         rule = muon_rule_of_batch(np.full(16, 32), same != np.eye(16), np.unique(labels, return_counts=True)[1])
         expected.append((fresh @ stepped * sums).sum() * max(1.0, shape[1] / shape[0]) ** 0.5)
         for numbers, each in ((found, rule), (few, muon_rule)):
@@ -144,8 +142,7 @@ def test_curvature_of_muon_is_that_of_sampled_networks(depth):
         given = Problem(StackModule(stack, seed, torch.float32, "sampled_step"), TokenLoss(256, 0.0), data)
         loss, gradient = gradients(given)
         measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False).curvature)
-    step = batch_steps(stack, ["muon"], 16, LAW)["muon"]
-    assert step.curvature == pytest.approx(np.mean(measured), rel=0.25)
+    assert batch_steps(stack, ["muon"], 16, LAW)["muon"].curvature == pytest.approx(np.mean(measured), rel=0.25)
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])
