@@ -56,6 +56,7 @@ from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     EXPERT_RANGES,
+    GATED_MUON_RANGE,
     GATED_RANGE,
     LEAST_MEASURED,
     POSITIONS,
@@ -360,7 +361,8 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
         optimizer: one of `RATE_RANGES`.
     """
-    low, high = GATED_RANGE if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    of_gated = GATED_MUON_RANGE if optimizer == "muon" else GATED_RANGE
+    low, high = of_gated if stack.ffn == "gated" else RATE_RANGES[optimizer]
     if stack.experts:
         low, high = EXPERT_RANGES.get(optimizer if stack.router_norm == "sum" else "", (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
