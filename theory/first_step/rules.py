@@ -6,10 +6,11 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gamma, ndtri
 
 from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
@@ -267,6 +268,60 @@ def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
     return lambda use, gradient: _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
 
 
+def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], repeated: NDArray[np.integer]) -> Rule:
+    """Return Muon's rule for positions of which each represents several positions of a batch.
+
+    A position's row h has the part that all rows share which it represents, whose product with h is that of two alike
+    positions, and a part of its own. The gradient is the sum Σ h̄ δ over the positions, with the mean h̄ of the rows and
+    the sum δ of their gradients, plus noise. The noise is one product of own parts with each label.
+
+    Args:
+        labels: number m of positions that each position represents, (N,).
+        alike: mask of the positions that are like those which a position represents, (N, N).
+        repeated: number of positions with each label.
+    """
+
+    def rule(use: MatrixUse, gradient: Array) -> Array:
+        blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
+        if rest:  # an expert has some of the positions
+            return muon_rule(use, gradient)
+        others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
+        apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
+        own = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
+        noise = (own * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
+        return _spectral(
+            replace(use, rows=use.rows - own[..., None] * np.eye(len(count))), gradient,
+            partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape),
+        )  # fmt: skip
+
+    return rule
+
+
+def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape: tuple[int, int]) -> Array:
+    """Return E x'f(G)y/α for G = Σ_k α_k x_k y_k' with random unit vectors x, y, and f of Newton-Schulz steps.
+
+    For f(s) = s/(s² + t²) and p > 0, with B = Σ_k α_k² p/(1 + α_k² p) and t² p = (1 − B/d_in)(1 − B/d_out), it is
+    p/(1 + α² p): an equation of the resolvent at d → ∞ (a mode enters it as an update of rank 1). A step function of s
+    is 2/π ∫ s/(s² + t²) dt. Newton-Schulz steps are this integral with their mean value near t as a weight.
+
+    Args:
+        values: α² of the mean rows, (..., N).
+        noise: sum of α² of the noise, (..., 1).
+        repeated: number of positions with each label, proportional to α² of the noise.
+        shape: (d_in, d_out).
+    """
+    # From where t is large to where Newton-Schulz steps vanish.
+    (sizes, times), p = np.unique(repeated, return_counts=True), np.exp(np.arange(-12.0, 22.0, 0.2))
+    squares = np.concatenate([values, noise * sizes / repeated.sum()], -1)
+    many, factors = np.append(np.ones(values.shape[-1]), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
+    whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
+    found = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
+    t = np.sqrt(np.prod([np.maximum(1.0 - found / side, 0.0) for side in shape], axis=0) / p)
+    weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
+    terms = weight * p / (1.0 + (values / whole)[..., None] * p)
+    return np.asarray(-np.trapezoid(terms, t[..., None, :]) * 2.0 / np.pi / whole**0.5)
+
+
 def _inverse_root(values: Array) -> Array:
     return np.asarray(values**-0.5)
 
@@ -276,8 +331,8 @@ def _polynomial(values: Array) -> Array:
 
 
 def _spread(values: Array, rank: float, *, alone: bool) -> Array:
-    scale = values.sum(-1, keepdims=True) ** 0.5
-    noise = (np.maximum(values[..., :-1].sum(-1, keepdims=True), np.finfo(float).tiny) / rank) ** 0.5
+    scale, square = values.sum(-1, keepdims=True) ** 0.5, values[..., :-1].sum(-1, keepdims=True)
+    noise = (np.maximum(square, np.finfo(float).tiny) / rank) ** 0.5
     singular = np.concatenate([np.broadcast_to(noise, values[..., :-1].shape), values[..., -1:] ** 0.5], axis=-1)
     chosen = newton_schulz(singular / scale) / singular
     chosen[..., -1] *= not alone
