@@ -263,7 +263,7 @@ class _Positions:
         words = generator.choice(stack.vocab, sequences * stack.tokens, p=frequencies, replace=repeat)
         pattern = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens))
         shares, labels = np.full(len(words), 1.0 / len(words)), np.ones(len(words), dtype=int)
-        return cls(words, shares, shares, labels, pattern).merged(stack)
+        return cls(words, shares, shares, labels, np.asarray(pattern, dtype=np.float64)).merged(stack)
 
     @classmethod
     def of(
