@@ -180,7 +180,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
             names = "|".join(name for name, ends in ranges.items() if ends == (least, largest))
             drawn = [one for name, one in networks.items() if re.search(rf"^\d+ \d+ {pattern} .*({names})$", name)]
             times = sorted(1 / one["critical_rate"] for one in drawn if one["scale"] is not None)
-            # With one group of positions, as in long sequences: 94 and 20 networks had 1.7, 1.6 and 2.8 (commit 7d62a4f5).
+            # With one group of positions, as in long sequences, networks had 1.7, 1.6 and 2.8 (commit 7d62a4f5).
             most = [largest] * (kind in ("causal pre gated", "causal pre plain") and names != "muon")
             assert (
                 [least, *most, largest][:2] == pytest.approx([times[0], *most, times[-1]][:2], rel=0.06)
