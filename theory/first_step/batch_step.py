@@ -94,8 +94,8 @@ Muon's gain is up to 1.7 times too large. In a network with 512 tokens, one was 
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. With the counts of `TextLaw.of_text`, the squared gradient is at most 1.5 times the predicted one in each
-matrix. Muon's rates were 0.2 to 1.65 in 18 Post-LN networks and 0.89 to 1.67 in 9 of
+token. With the counts of `TextLaw.of_text`, the squared gradient of each matrix was at most 1.5 times the predicted
+one in two such networks. Muon's rates were 0.2 to 1.65 in 18 Post-LN networks and 0.89 to 1.67 in 9 of
 Peri-LN, too few for a range.
 """
 
