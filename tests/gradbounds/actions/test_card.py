@@ -92,15 +92,11 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 
     own = batch["card"]["lines"]
     assert len(own) <= 18 and "tokens, the context of the configuration, Zipf's law; your log: add " in " ".join(own)
-    different = ("Step 1", "Layers: ", "  of squared norm", "  FILE", "Your text")
-    same = [line for line in card if not line.startswith(different)]
+    same = [line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm", "Your text"))]
     assert set(same) <= {*"\n".join(own).replace("\n" + " " * 19, " ").split("\n")}, "one estimate for both"
     assert main(["predict", *model, "--batch", "1000"]) == 0
     said = capsys.readouterr().out
-    assert said.count("normal before clipping") == 1 and "\nStep 1: 1000 sequences of 16 tokens" in said
-    assert (
-        said.index("all: below") < said.index("\nStep 1 of a run: ") and "64" not in said.partition(" tokens")[0][-30:]
-    )
+    assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)all: below(?s:.*)\nStep 1 of a run: ", said)
 
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
