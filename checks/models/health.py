@@ -39,8 +39,6 @@ _NORMED, _EVEN = 1.1, 1.05
 _ENERGY = 3.0
 # A smaller share of the input's energy is that of layers behind norms, whose output hardly follows the input's scale.
 _KEPT = 0.05
-# Below this cosine of a layer's input and output, their ratio is not known well enough.
-_CLOSE = 0.5
 _NAMED = 3
 # How often the norm of few entries is beyond its limit by chance, how near constants are, and how many are not few.
 _BY_CHANCE, _ALIKE, _MANY = 1e-6, 1e-6, 1e6
@@ -377,8 +375,8 @@ def _streams(middle: pd.Series, energies: NDArray[np.float64], layers: list[int]
     layers differ otherwise, code between them changes the stream, as a U-Net's skip connections do.
     """
     same, cosines = (_profile(middle, name, layers) for name in ("stream_coefficient", "stream_cosine"))
-    known = (cosines > _CLOSE) & (same > 0)
-    own = 2.0 * np.log(np.divide(same, cosines, where=known, out=np.full(len(layers), np.nan)))
+    # The ratio is not known well enough where input and output have a small cosine.
+    own = 2.0 * np.log(np.divide(same, cosines, where=(cosines > 0.5) & (same > 0), out=np.full(len(layers), np.nan)))
     return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY))
 
 
