@@ -39,8 +39,6 @@ _NORMED, _EVEN = 1.1, 1.05
 _ENERGY = 3.0
 # A smaller share of the input's energy is that of layers behind norms, whose output hardly follows the input's scale.
 _KEPT = 0.05
-# Below this cosine of a layer's input and output, their ratio is not known well enough.
-_CLOSE = 0.5
 _NAMED = 3
 # How often the norm of few entries is beyond its limit by chance, how near constants are, and how many are not few.
 _BY_CHANCE, _ALIKE, _MANY = 1e-6, 1e-6, 1e6
@@ -162,11 +160,8 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = ratio_words(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
-    responses = _profile(middle, "scale_response", layers)
     starts = [finding.layer for finding in residual]
-    apart = (
-        () if alone else _steps_apart(energies, responses, _streams(middle, energies, layers), layers, starts, kinds)
-    )
+    apart = () if alone else _steps_apart(energies, middle, layers, starts, kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = ratio_words(factor)
@@ -377,15 +372,14 @@ def _streams(middle: pd.Series, energies: NDArray[np.float64], layers: list[int]
     layers differ otherwise, code between them changes the stream, as a U-Net's skip connections do.
     """
     same, cosines = (_profile(middle, name, layers) for name in ("stream_coefficient", "stream_cosine"))
-    known = (cosines > _CLOSE) & (same > 0)
-    own = 2.0 * np.log(np.divide(same, cosines, where=known, out=np.full(len(layers), np.nan)))
+    # The ratio is not known well enough where input and output have a small cosine.
+    own = 2.0 * np.log(np.divide(same, cosines, where=(cosines > 0.5) & (same > 0), out=np.full(len(layers), np.nan)))
     return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY))
 
 
 def _steps_apart(
-    energies: NDArray[np.float64], responses: NDArray[np.float64], same: NDArray[np.bool_], layers: list[int],
-    residual: list[int], kinds: NDArray[np.int64],
-) -> Iterator[tuple[int, int, float]]:  # fmt: skip
+    energies: NDArray[np.float64], middle: pd.Series, layers: list[int], residual: list[int], kinds: NDArray[np.int64]
+) -> Iterator[tuple[int, int, float]]:
     """Find layers that multiply the mean squared activation by another factor than the nearest layers.
 
     After a layer without a residual connection, the residual stream starts again and grows faster. Such a layer causes
@@ -397,6 +391,7 @@ def _steps_apart(
     pyramid widens, is another stream. Each item is the layer, the layer to blame, and the logarithm of the ratio of
     factors.
     """
+    same, responses = _streams(middle, energies, layers), _profile(middle, "scale_response", layers)
     steps, inputs = np.concatenate([[np.nan], np.diff(energies)]), np.concatenate([[np.nan], np.exp(energies[:-1])])
     kept = np.where(np.isnan(responses), 1.0, np.clip(responses, 0.0, 1.0) * np.exp(steps))
     steps = np.where(same | ~same.any(), steps, np.nan)

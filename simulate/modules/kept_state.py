@@ -37,8 +37,11 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
         for parameter in parameters:
             # A gradient that the user holds is put aside, not added to.
             parameter.grad = None
-        is_eager = "torch._dynamo.eval_frame" not in sys.modules
-        with seeded(seed), torch.enable_grad(), nullcontext() if is_eager else torch.compiler.set_stance("force_eager"):
+        with (
+            seeded(seed),
+            torch.enable_grad(),
+            torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else nullcontext(),
+        ):
             yield
     finally:
         with torch.no_grad():

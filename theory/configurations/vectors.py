@@ -38,7 +38,7 @@ _SWITCHES = {
     "use_qkv_bias": _ATTENTION[:3], **dict.fromkeys(("bias", "use_bias", "enable_bias"), (*_ATTENTION, *_UNITS)),
 }  # fmt: skip
 # Families whose `attention_bias` does not concern W^O.
-_BARE_OUTPUT = ("glm", "glm4", "helium", "seed_oss")
+_BARE_OUTPUT = [("attention_bias", family) for family in ("glm", "glm4", "helium", "seed_oss")]
 # The matrices that a model multiplies by a constant c, by the field of the note whose value is 1/c.
 MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
 
@@ -57,8 +57,7 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
         return ()
     roles = set(BIASES.get(family, ()))
     for note in notes:
-        bare = {"WO"} if note.field == "attention_bias" and family in _BARE_OUTPUT else set()
-        switched = set(_SWITCHES.get(note.field, ())) - bare
+        switched = set(_SWITCHES.get("qkv_bias" if (note.field, family) in _BARE_OUTPUT else note.field, ()))
         roles = roles | switched if note.value is True else roles - switched
     learned = {f"bias_{role}": role in roles for role in weight_shapes(stack)} | {
         "gain": family not in _WITHOUT_GAIN,
