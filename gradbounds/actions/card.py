@@ -361,8 +361,9 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
         optimizer: one of `RATE_RANGES`.
     """
-    of_gated = GATED_MUON_RANGE if optimizer == "muon" else GATED_RANGE
-    low, high = of_gated if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    low, high = (
+        {"muon": GATED_MUON_RANGE}.get(optimizer, GATED_RANGE) if stack.ffn == "gated" else RATE_RANGES[optimizer]
+    )
     if stack.experts:
         low, high = EXPERT_RANGES.get(optimizer if stack.router_norm == "sum" else "", (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
