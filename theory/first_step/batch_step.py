@@ -78,7 +78,8 @@ The largest numbers of both are from predictions with one group of positions, wh
 With groups, they are 1.24 (SGD), 1.34 (AdamW), 1.95 (Muon) and 2.14 (gated units). In a network with 512 tokens, one
 was 1.56. For SGD and AdamW, they are also from 28 with experts whose weights add up to 1. The range of n networks
 contains the next one with probability (n − 1)/(n + 1), if the next one is drawn alike. Tied batches of more than 64
-positions were predicted before positions of one id were merged; eight of them are within the ranges (with about 54 positions).
+positions were predicted before positions of one id were merged; eight of them are within the ranges (with about 54
+positions).
 """
 
 LEAST_MEASURED = 0.2
