@@ -1,9 +1,8 @@
 """Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
 A batch has more positions than `first_step` can treat, so that N positions represent it (`_Positions.of`). A frequent
-token id has up to `_COPIES` positions, which share the mass of its repetitions and have one context each. With tied
-embeddings they are merged: the position attends to the mean of their contexts, and tokens in all their groups attend to
-it. Other ids are sampled: half of these positions have labels, and the others are positions
+token id has up to `_COPIES` positions, which share the mass of its repetitions and have one context each; with tied
+embeddings it has one position. Other ids are sampled: half of these positions have labels, and the others are positions
 whose id is not in the batch. Every position attends to itself and to positions of its own group drawn by frequency, as
 many as a position of a sequence sees. Its label is the mean of as many labels of the text's law as it represents. A
 batch of at most N positions is sampled as it is, with repeated ids, and numbers are means over eight such batches. With
@@ -290,9 +289,14 @@ class _Positions:
     ) -> Self:
         """Sample the token ids of a small batch; with tied embeddings, positions with the same id are merged."""
         words = generator.choice(stack.vocab, sequences * stack.tokens, p=frequencies, replace=repeat)
-        pattern = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens))
-        shares, labels = np.full(len(words), 1.0 / len(words)), np.ones(len(words), dtype=int)
-        return cls(words, shares, shares, labels, np.asarray(pattern, dtype=np.float64), shares < 0.0).merged(stack)
+        pattern, counts = np.kron(np.eye(sequences), equal_weights(stack, stack.tokens)), np.ones(len(words), dtype=int)
+        if holds_words(stack):
+            words, of_word, counts = np.unique(words, return_inverse=True, return_counts=True)
+            members = np.eye(len(words))[of_word]
+            pattern = members.T @ pattern @ members / counts[:, None]
+        return cls(
+            words, shares := counts / counts.sum(), shares, counts, np.asarray(pattern, dtype=np.float64), shares < 0.0
+        )  # fmt: skip
 
     @classmethod
     def of(
@@ -301,19 +305,19 @@ class _Positions:
     ) -> Self:  # fmt: skip
         """Represent a large batch: frequent token ids by positions of their own, the other ids by samples.
 
-        A frequent id has `fewest` to `_COPIES` positions with one context each; with tied embeddings they are merged.
-        If a vocabulary has no more ids than there are positions, each id has one.
+        Without tied embeddings, a frequent id has `fewest` to `_COPIES` positions with one context each. If a
+        vocabulary has no more ids than there are positions, each id has one.
 
         A sampled position with labels represents the gradient of many ids; one without labels represents the positions
         of the text whose own id is not in the batch. Each position attends to itself and to ids drawn by frequency.
         """
         ranked, has_all = frequencies, len(frequencies) <= count
-        copies = np.clip((ranked * count).astype(int), fewest, 1 if has_all else _COPIES)
+        most = 1 if has_all or holds_words(stack) else _COPIES
+        copies = np.clip((ranked * count).astype(int), fewest, most)
         most = count if has_all else min(3 * count // 8, int((ranked > 0.5 / count).sum()))
         top = min(most, int((np.cumsum(copies) <= (count if has_all else 5 * count // 8)).sum()))
         frequent = np.repeat(np.arange(top), copies[:top])
-        others = np.arange(count - (top if holds_words(stack) else len(frequent)))
-        count = len(frequent) + len(others)  # before they are merged
+        others = np.arange(count - len(frequent))
         tail, labelled = max(float(ranked[top:].sum()), np.finfo(float).tiny), others % 2 == 0
         words = top + np.searchsorted(np.cumsum(ranked[top:]) / tail, (others + 0.5) / len(others))
         words = np.minimum(np.maximum.accumulate(words - others) + others, len(ranked) - len(others) + others)
@@ -333,22 +337,7 @@ class _Positions:
         attention = np.eye(count) + generator.multinomial(seen - 1, chances / chances.sum(-1, keepdims=True))
         attention, words = attention / attention.sum(-1, keepdims=True), words[order]
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
-        return cls(words, masses, shares, labels, attention, words >= top).merged(stack)
-
-    def merged(self, stack: Stack) -> Self:
-        """Return positions that have different token ids if embeddings are tied; each attends to the mean of contexts.
-
-        So a frequent id is in as many groups as it had positions, and tokens of all these groups attend to it.
-        """
-        if not holds_words(stack):
-            return self
-        words, of_word, counts = np.unique(self.words, return_inverse=True, return_counts=True)
-        members = np.eye(len(words))[of_word]
-        masses, shares, labels = (part @ members for part in (self.masses, self.shares, self.labels))
-        return replace(
-            self, words=words, masses=masses, shares=shares, labels=labels.astype(int),
-            attention=members.T @ self.attention @ members / counts[:, None], sampled=self.sampled @ members > 0,
-        )  # fmt: skip
+        return cls(words, masses, shares, labels, attention, words >= top)
 
     @property
     def alike(self) -> NDArray[np.bool_]:

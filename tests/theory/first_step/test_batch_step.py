@@ -21,7 +21,6 @@ from theory.first_step.batch_step import (
 )
 from theory.first_step.experts import Experts
 from theory.first_step.motion import TokenMotion, sample_mean
-from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import MatrixUse, muon_rule, muon_rule_of_batch, newton_schulz, sign_rule
 from theory.mean_field.text_law import TextLaw
@@ -173,17 +172,6 @@ def test_positions_in_groups_represent_many_short_sequences(mask):
     few = batch_steps(stack, ["sgd"], 16, law)["sgd"]
     for name in ("gain", "curvature"):
         assert getattr(few, name) == pytest.approx(np.mean([getattr(one, name) for one in exact]), rel=0.1), name
-
-
-@pytest.mark.parametrize("sequences", [8, 16])
-def test_merged_positions_have_the_squared_gradient_of_a_tied_batch(sequences):
-    """Without merged positions, the gain of SGD was 0.82 and 0.85 times the squared gradient."""
-    sizes = {"tokens": 32, "vocab": 2048, "width": 192, "heads": 3, "query_key_scale": 0.28, "output_scale": 0.28}
-    law, tied = TextLaw.zipf(1.0, 2048), {"embeddings": "tied", "depth_scaling": "depth", "init_std": 0.02}
-    stack = replace(STACK, **sizes, **tied)
-    squares = noise_scale(stack, text=law).grad_sq(sequences)
-    gain = batch_steps(stack, ["sgd"], sequences, law)["sgd"].gain
-    assert gain == pytest.approx(sum(float(np.nansum(square)) for square in squares.values()), rel=0.1)
 
 
 def test_a_small_batch_costs_eight_batches():
