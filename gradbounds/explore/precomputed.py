@@ -19,7 +19,7 @@ from checks.results import rounded
 from gradbounds.budget import each_once
 from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
 from gradbounds.explore.page import START
-from gradbounds.explore.public_runs import one_text, public_runs
+from gradbounds.explore.prepared import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
 from gradbounds.json_output import json_text
