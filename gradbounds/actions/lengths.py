@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from checks.stacks.gradients_by_layer import layer_table, matrices
+from checks.stacks.gradients_by_layer import Columns, layer_columns, matrices
 from gradbounds.actions.predict import predict_plan, predicted
 from gradbounds.budget import Budget, way
 from gradbounds.described_network import Description
 from gradbounds.network_comparison import length_lines
 from gradbounds.network_text import drawn_lines, ends_of_layers, note_lines, title, with_cosines
 from gradbounds.progress import shown
-from gradbounds.result import Result
+from gradbounds.result import Frames, Result
 from theory.configurations import drawn_by
 from theory.mean_field.cost import Cost
 
@@ -43,7 +41,7 @@ def predict_lengths(
     read = {n: of.read({**given, "tokens": n}) for n in sorted(set(lengths))}
     ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}
     with shown("predicting the gradients", sum((each.cost for each in ways.values()), Cost())):
-        tables = {n: layer_table(predicted(each), None) for n, each in ways.items()}
+        tables = {n: layer_columns(predicted(each), None) for n, each in ways.items()}
     stack, notes = read[max(read)]
     named = title(stack, ", ".join(map(str, read)))
     counts: dict[str, list[str]] = {}
@@ -52,7 +50,7 @@ def predict_lengths(
     cheaper = [f"At n = {', '.join(at)}: {words}." for words, at in counts.items() if words]
     return Result(
         about=named,
-        tables={"lengths": _rows(tables)},
+        tables=Frames({"lengths": _length_columns(tables)}),
         values={
             "stacks": [stack for stack, _ in read.values()], "notes": notes, "drawn_by": drawn_by(notes),
             "cheaper": cheaper or None,
@@ -64,18 +62,19 @@ def predict_lengths(
     )  # fmt: skip
 
 
-def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    # Return a row for each matrix and length: norm of first / last layer, and norm of the last layer, with errors.
-    rows = []
-    for tokens, table in tables.items():
-        for name in matrices(table):
-            if (ends := ends_of_layers(table, name, "predicted")) is not None:
-                rows.append((name, tokens, *ends))
-    columns = ["quantity", "tokens", "first_over_last", "first_over_last_sem", "last", "last_sem"]
-    return pd.DataFrame(rows, columns=columns)
+def _length_columns(tables: Mapping[int, Columns]) -> dict[str, list[Any]]:
+    # Return by matrix and length: norm of first / last layer, and norm of the last layer, with errors.
+    names = ("quantity", "tokens", "first_over_last", "first_over_last_sem", "last", "last_sem")
+    rows = [
+        (name, tokens, *ends)
+        for tokens, table in tables.items()
+        for name in matrices(table)
+        if (ends := ends_of_layers(table, name, "predicted")) is not None
+    ]
+    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
-def _grows(tables: Mapping[int, pd.DataFrame]) -> bool:
+def _grows(tables: Mapping[int, Columns]) -> bool:
     # Return whether more tokens raise W^V's first / last ratio more than W^2's, and lower the last layer's cosine.
     few, many = (with_cosines(tables[n]) for n in (min(tables), max(tables)))
     ends = {
