@@ -12,20 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer
+from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer, short
 from gradbounds.explore.apart import answer_apart, answers_apart
 from gradbounds.explore.page import page
 from gradbounds.explore.prepared import prepared
 from gradbounds.explore.samples import RunSamples
 from gradbounds.json_output import json_text
-from gradbounds.plain_text import one_line
 from simulate.runs.files import write_whole
 from theory.stack.documents import parsed
 
 MOST_BYTES = 2**20
 """The largest size of a question in bytes."""
-
-_LONGEST_MESSAGE = 600
 
 # Seconds that a client may take to send its question.
 _PATIENCE = 20.0
@@ -192,12 +189,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: the questions are private."""
-
-
-def short(message: str) -> str:
-    """Shorten an error message to one line that fits into the page."""
-    line = one_line(message)
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."
 
 
 _MOST_PORTS = 65535
