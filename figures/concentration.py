@@ -32,7 +32,7 @@ def concentration(table: pd.DataFrame) -> Figure:
     exp(−d ε²/8).
 
     Args:
-        table: a table from `checks.stacks.concentration.excess_table`.
+        table: a table from `checks.stacks.run_tables.excess_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():

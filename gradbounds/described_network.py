@@ -114,19 +114,14 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     >>> variants(["placement=peri", "+", "depth=4"])
     [('placement=peri',), ('depth=4',)]
     """
-    networks: list[tuple[str, ...]] = []
-    fresh = True
+    networks: list[dict[str, str]] = [{}]
     for change in changes:
-        if change == "+":
-            fresh = True
-            continue
         name = field_name(change.partition("=")[0])
-        if fresh or any(field_name(earlier.partition("=")[0]) == name for earlier in networks[-1]):
-            networks.append((change,))
-        else:
-            networks[-1] = (*networks[-1], change)
-        fresh = False
-    return networks
+        if change == "+" or name in networks[-1]:
+            networks.append({})
+        if change != "+":
+            networks[-1][name] = change
+    return [tuple(network.values()) for network in networks if network]
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

@@ -27,9 +27,10 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
 
 def _plain(value: Any) -> Any:
     """Convert a value to types that JSON has."""
-    if isinstance(value, str | bool | int | None):
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str | int | None):
         return value
-    if type(value) is float:
+    if isinstance(value, float):
         return value if math.isfinite(value) else None
     if hasattr(value, "columns"):  # a table of pandas, which takes longer to load than a list of claims
         return [_plain(row) for row in value.to_dict("records")]
@@ -41,8 +42,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [_plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value if isinstance(value, bool | int | float) else str(value)
+    return str(value)

@@ -37,11 +37,18 @@ def one_line(message: str) -> str:
     return line[: _MOST - _END - len(gap)] + gap + line[-_END:]
 
 
-class PlainText:
-    """An output stream that makes control characters visible, and that also works if the standard output is closed."""
+class _Stream:
+    """An output stream that also works if the standard output or the standard error is closed."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class PlainText(_Stream):
+    """An output stream that makes control characters visible."""
 
     def write(self, text: str) -> int:
         """Write a text with its control characters made visible."""
@@ -52,15 +59,9 @@ class PlainText:
         """Return False, so that libraries write no colours and do not move the cursor."""
         return False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
-
-class Unfailing:
+class Unfailing(_Stream):
     """An output stream for unimportant messages: a message that cannot be written is dropped without an error."""
-
-    def __init__(self, stream: IO[str] | None) -> None:
-        self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
         """Write a text, and drop it without an error if the stream cannot take it."""
@@ -74,9 +75,6 @@ class Unfailing:
             self._stream.flush()
         except (OSError, ValueError):
             write_no_more(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def write_no_more(stream: IO[str]) -> None:

@@ -76,8 +76,7 @@ ARROWS = {
         "registry": "", "looks": "", "style": "looks",
         "concentration": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
-        "coordinates": "style", "first_step": "style", "logged_step": "style",
-        "placements": "style", "probe": "style", "relaxations": "style",
+        "first_step": "style", "logged_step": "style", "probe": "style", "sweeps": "style",
     },
     "studies": {
         "committed": "", "comparisons": "", "kept_rows": "", "presets": "", "schedules": "", "table_cache": "",

@@ -76,17 +76,14 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     >>> print(*merged([wide, ((128, 4), "h", Finding(2, "weight", "{} times", (1030.0,)))]))
     weight: layer 2 of h: 980 to 1.03e+03 times [at (width, depth) = (64, 4), (128, 4)]
     """
-    seen: dict[tuple[str, int, str, str], tuple[list[tuple[int, int]], list[Finding]]] = {}
+    seen: dict[tuple[str, int, str, str], list[tuple[tuple[int, int], Finding]]] = {}
     for where, part, finding in findings:
-        places, same = seen.setdefault((part, finding.layer, finding.kind, finding.what), ([], []))
-        if where not in places:
-            places.append(where)
-        same.append(finding)
+        seen.setdefault((part, finding.layer, finding.kind, finding.what), []).append((where, finding))
     alarms = []
-    for (part, layer, kind, what), (places, same) in seen.items():
-        columns = zip(*(member.numbers for member in same), strict=True)
-        text = what.format(*(value_range(column, same[0].digits) for column in columns))
-        alarms.append(Alarm(part, layer, kind, text, tuple(places)))
+    for (part, layer, kind, what), alike in seen.items():
+        columns = zip(*(finding.numbers for _, finding in alike), strict=True)
+        text = what.format(*(value_range(column, alike[0][1].digits) for column in columns))
+        alarms.append(Alarm(part, layer, kind, text, tuple(dict.fromkeys(where for where, _ in alike))))
     return sorted(alarms)
 
 

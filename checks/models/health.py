@@ -373,8 +373,8 @@ def _streams(middle: pd.Series, energies: NDArray[np.float64], layers: list[int]
     """
     same, cosines = (_profile(middle, name, layers) for name in ("stream_coefficient", "stream_cosine"))
     # The ratio is not known well enough where input and output have a small cosine.
-    own = 2.0 * np.log(np.divide(same, cosines, where=(cosines > 0.5) & (same > 0), out=np.full(len(layers), np.nan)))
-    return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - own) > np.log(_ENERGY))
+    rise = 2.0 * np.log(np.divide(same, cosines, where=(cosines > 0.5) & (same > 0), out=np.full(len(layers), np.nan)))
+    return np.isfinite(same) & ~(np.abs(np.diff(energies, prepend=np.nan) - rise) > np.log(_ENERGY))
 
 
 def _steps_apart(

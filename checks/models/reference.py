@@ -59,12 +59,9 @@ class Reference:
 
     def save(self, path: Path) -> None:
         """Write the reference measurements to a JSON file."""
-        content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
-        rows = [
-            [value.item() if isinstance(value, np.generic) else value for value in row]
-            for row in self.table.itertuples(index=False)
-        ]
-        write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
+        rows = self.table.to_dict("split")
+        content = {"format": _FORMAT, "name": self.name, "columns": rows["columns"], "rows": rows["data"]}
+        write_whole(path, (json.dumps(content) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Reference":

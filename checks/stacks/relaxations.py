@@ -1,4 +1,4 @@
-"""The effects of dropping single assumptions of the paper: on gradient norms, on exponents, and over the layers."""
+"""The effects of dropped assumptions on gradient norms, exponents and layers, and how Post-LN's gradients grow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.fits import PowerLaw
+from checks.fits import PowerLaw, log_contrast, slope_weights
 from checks.series import Against, exponent_series
 from checks.stacks.exponents import DEPTH_EXPONENT, depth_limit, exponent_agreement
 from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
-from checks.statistics import CHANCE, estimate
-from checks.theory_and_samples import prediction_of
-from checks.verdict import EXPONENT_MARGIN, Subject, Verdict, Word, by_key, names, sentence, setting
+from checks.statistics import CHANCE, estimate, scalar_agreement
+from checks.theory_and_samples import PATTERNS, prediction_of
+from checks.verdict import EXPONENT_MARGIN, Subject, Verdict, Word, by_key, interval_of, names, sentence, setting
 from simulate import Samples
-from theory import Stack
+from theory import Stack, predict
+from theory.paper.layer_growth import layer_factor
 from theory.stack import TITLES
 from theory.stack.placements import COMPOSITIONS
 
@@ -70,6 +71,12 @@ UNRELAXED = "nothing"
 """The name of a base network without dropped assumptions."""
 
 _LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
+
+LEAST_DEPTH = 12
+"""The smallest depth that is judged: with fewer layers, tokens are not yet aligned, and the slope has few points."""
+LARGEST_DEPTH_OVER_WIDTH = 1 / 200
+MARGIN = 0.03
+"""The allowed relative error of the ratio of gradients at the ends of the upper half of the layers."""
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
@@ -241,3 +248,67 @@ def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, Last
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
     return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
+
+
+def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
+    """Judge claim G1: the factor per layer by which ‖∂L/∂W^{2,l}‖ grows in the upper half of the layers.
+
+    The closed form is a limit. The claim fails if the recursion has another limit, or if samples have another slope
+    than a recursion that has reached the limit. It holds if recursion and samples both have the limit's slope in these
+    layers.
+
+    Args:
+        cells: sampled networks.
+
+    Returns:
+        One verdict for each Post-LN network that is deep and wide enough and has a closed form.
+    """
+    return [verdict for s in cells if (verdict := _verdict(s)) is not None]
+
+
+def _verdict(s: Samples) -> Verdict | None:
+    depth, width = s.stack.depth, s.stack.width
+    if s.stack.placement != "post" or depth < LEAST_DEPTH or depth > width * LARGEST_DEPTH_OVER_WIDTH:
+        return None
+    try:
+        limit = float(np.log(layer_factor(s.stack)))
+    except ValueError:  # a field without a closed form
+        return None
+    layers = np.arange(1, depth + 1)
+    upper = layers > depth // 2
+    weights = np.zeros(depth)
+    weights[upper] = slope_weights(layers[upper]) / 2  # of the squared norm, for the norm
+    slope = log_contrast(s["grad_sq_W2"], weights)
+    predicted = float(weights @ np.log(prediction_of(s)["grad_sq_W2"]))
+    margin = MARGIN / (upper.sum() - 1)
+    agreement = scalar_agreement(float(slope.mean), predicted, float(slope.sem), margin)
+    there = abs(predicted - limit) <= margin
+    word: Word = "holds" if there and agreement == "agrees" else "undecided"
+    # The slope per layer in theory, in the middle of a network ten times as deep.
+    deep, middle = replace(s.stack, depth=10 * depth), 5 * depth
+    below, above = predict(deep, patterns=PATTERNS)["grad_sq_W2"][middle - 1 : middle + 1]
+    if abs(0.5 * float(np.log(above / below)) - limit) > margin or (there and agreement == "differs"):
+        word = "fails"
+    return Verdict(
+        claim="G1",
+        subject=Subject(
+            placement="post",
+            quantity="ln of the growth of ||dL/dW2|| per layer, upper half",
+            kind="growth",
+            against="layer",
+        ),
+        verdict=word,
+        claimed=sentence("{:.4g}", limit),
+        predicted=predicted,
+        measured=float(slope.mean),
+        interval=interval_of(slope),
+        agreement=agreement,
+        setting=setting([s]),
+        cells=names([s]),
+        relaxed=relaxation_name(s.stack),
+        note=sentence(
+            "least-squares slope of ln(root mean square) over l = {}; the claim is our own closed form, a limit; "
+            "below 0 gradients grow towards the input",
+            f"{layers[upper][0]}..{depth}",
+        ),
+    )

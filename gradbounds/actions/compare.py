@@ -264,11 +264,11 @@ def _of_experts(before: _Step, after: _Step, changed: Stack) -> str:
               for name, (words, most) in limits.items()}  # fmt: skip
     kinds = {"the change mends {}": (True, False), "the change causes {}": (False, True), "{} remain": (True, True)}
     listed = [(text, [words for words, each in faults.items() if each == kind]) for text, kind in kinds.items()]
-    found = [text.format(" and ".join(words)) for text, words in listed if words]
+    changes = [text.format(" and ".join(words)) for text, words in listed if words]
     pairs = {name: [step.numbers[name] for step in (before, after)] for name in (*limits, _FEW)}
     share, cosine, few = pairs.values()
     return (
-        f"Initialization: {'; '.join(found) or 'experts are even and tokens differ, with and without the change'}. "
+        f"Initialization: {'; '.join(changes) or 'experts are even and tokens differ, with and without the change'}. "
         f"The fullest expert takes at most {share[0]:.0%} -> {share[1]:.0%} of tokens (even: {even:.0%}), "
         f"about {few[0]:.0f} -> {few[1]:.0f} of {changed.experts} experts get under {even / 10:.1%} in the last layer, "
         f"and two tokens have a cosine of at most {cosine[0]:.2f} -> {cosine[1]:.2f}."

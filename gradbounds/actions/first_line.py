@@ -333,15 +333,15 @@ def scale_of_batch(
                 stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
             )
 
-    found = once((stack, patterns, None if law is None else law.key, coarse), scale)
+    scales = once((stack, patterns, None if law is None else law.key, coarse), scale)
     # With W the model's matrix and c W the Stack's, the gradient at W is c times the gradient at c W. With tied
     # embeddings too, because the input vectors are multiples of the rows of c W.
     times = {MULTIPLIED[note.field]: note.value**-2 for note in notes if note.field in MULTIPLIED}
     parts: dict[str, Any] = {
-        name: {role: of * times.get(role, 1.0) for role, of in getattr(found, name).items()}
+        name: {role: of * times.get(role, 1.0) for role, of in getattr(scales, name).items()}
         for name in ("single", "product", "single_sem", "product_sem", "vectors")
     }
-    return replace(found, **parts)
+    return replace(scales, **parts)
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:

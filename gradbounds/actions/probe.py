@@ -8,8 +8,7 @@ from checks.models.judge import probe
 from checks.models.layer_tables import profile_table
 from checks.models.reference import FILE
 from checks.models.report import ProbeReport
-from figures.coordinates import coordinates
-from figures.probe import probe as drawn
+from figures.probe import coordinates, probe as drawn
 from gradbounds.actions.log_line import read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, reading
 from gradbounds.actions.logged_layers import compare_with_module, layer_lines

@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_of
-from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
+from gradbounds.actions.batch import law_of, line_text, resolve_batch
+from gradbounds.actions.first_line import spread_of_texts
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_as import has_line
 from gradbounds.actions.logged_causes import TRAINED, Cause, off_words
+from gradbounds.actions.logged_theory import Theory
 from gradbounds.actions.plan import batch_text
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from simulate.counts import check_count
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.coverage import require
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -47,14 +47,9 @@ class StepOne:
         check_count("batch", batch, 1)
         of = Description(config=Path(config) if isinstance(config, str) else config, like=like, drawn_by=drawn_by)
         asked = resolve_batch(fields, of, text=text, patterns=None, max_time=max_time)
-        stack, notes = of.read(asked.given)
-        for subject in ("prediction", "noise_scale"):
-            require(stack, subject)
-        law = law_of(stack, asked.text)
-        scale = scale_of_batch(stack, law, None, Budget.of(max_time, None), notes=notes)
-        self.line = first_line(
-            scale, batch, vectors_of(stack, notes, of), law, spread_of_texts(asked.text, stack.vocab)
-        )
+        (stack, notes), budget = of.read(asked.given), Budget.of(max_time, None)
+        law, spread = law_of(stack, asked.text), spread_of_texts(asked.text, stack.vocab)
+        self.line = Theory(stack, batch, of, law, None, budget, spread).line(stack, notes, law)
         self.about = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
         self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
 

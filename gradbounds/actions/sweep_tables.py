@@ -15,8 +15,7 @@ from checks.report import agreement_lines
 from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_spreads
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
 from checks.theory_and_samples import comparison
-from figures.placements import placements
-from figures.relaxations import relaxation_path, relaxations
+from figures.sweeps import placements, relaxation_path, relaxations
 from gradbounds.actions.sweep import dry_run, sweep_into
 from gradbounds.grid import FIELDS, OWN_WORD, field_values
 from gradbounds.plain_text import table_lines

@@ -6,10 +6,9 @@ import tyro
 
 from gradbounds.commands.claims import Claims
 from gradbounds.commands.explore import Explore
-from gradbounds.commands.figures import Figures
 from gradbounds.commands.predict import Predict
 from gradbounds.commands.probe import Probe
-from gradbounds.commands.runs import Runs
+from gradbounds.commands.runs import Figures, Runs
 from gradbounds.commands.sweep import Sweep
 from gradbounds.commands.verify import Check, Verify
 

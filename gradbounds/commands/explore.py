@@ -47,7 +47,7 @@ class Explore:
         Raises:
             ValueError: the port is not to be had, the folder holds no samples, or the file cannot be written.
         """
-        from gradbounds.explore.run import serve, write
+        from gradbounds.explore.server import serve, write
 
         if self.lectures is not None:
             from gradbounds.explore.lectures import write_lectures

@@ -94,7 +94,7 @@ class Predict(ModelFlags):
         tuple[Optimizer, ...],
         Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
-    batch: Annotated[int | None, optional("card and tables of step 1 for S sequences, more finely", "S")] = None
+    batch: Annotated[int | None, optional("card and tables of step 1 for S sequences, finer", "S")] = None
     text: Annotated[
         str | None,
         optional(
@@ -159,7 +159,7 @@ class Predict(ModelFlags):
         elif self.batch is not None or self.learning_rate is not None or logs:
             return self._of_batch(changes, self.batch, logs, limits)
         if several:
-            from gradbounds.actions.lengths import predict_lengths
+            from gradbounds.actions.predict import predict_lengths
 
             return predict_lengths(changes, changes["tokens"], of, plan=self.dry_run, **limits)
         if self.bound:

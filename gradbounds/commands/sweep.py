@@ -160,7 +160,7 @@ class Sweep(ModelFlags):
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         # Return where blocks are sampled: by own processes, or by a cluster.
-        from gradbounds.clusters.place import executing
+        from gradbounds.clusters import executing
         from gradbounds.units import byte_count
         from simulate.runs.execution import Execution
 

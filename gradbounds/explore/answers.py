@@ -35,6 +35,8 @@ _STEPPED: tuple[Optimizer, ...] = ("sgd", "adam")
 
 _MEMORY = "4GB"
 
+_LONGEST_MESSAGE = 600
+
 _LEAST_WIDTH, _MOST_WIDTH = 16, 2**20
 
 SIZES = ("depth", "width")
@@ -401,6 +403,12 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
     _tables[stack] = table
     while len(_tables) > _KEPT:
         _tables.pop(next(iter(_tables)), None)
+
+
+def short(message: str) -> str:
+    """Shorten an error message to one line that fits into the page."""
+    line = one_line(message)
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."
 
 
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {

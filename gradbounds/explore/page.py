@@ -15,8 +15,7 @@ from typing import Any
 from figures.looks import looks
 from gradbounds import __version__
 from gradbounds.explore.answers import MOST_COMPARED
-from gradbounds.explore.prepared import prepared
-from gradbounds.explore.public_runs import one_text, public_runs
+from gradbounds.explore.prepared import one_text, prepared, public_runs
 from gradbounds.grid import said
 from theory.configurations.published import PUBLISHED
 from theory.configurations.training_codes import NAMES

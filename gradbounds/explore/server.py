@@ -1,4 +1,4 @@
-"""The local web server of the interactive page, which no other machine can reach."""
+"""The local web server of the interactive page, which no other machine can reach, and the page as a file."""
 
 import contextlib
 import itertools
@@ -9,19 +9,20 @@ import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer
+from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer, short
 from gradbounds.explore.apart import answer_apart, answers_apart
+from gradbounds.explore.page import page
+from gradbounds.explore.prepared import prepared
 from gradbounds.explore.samples import RunSamples
 from gradbounds.json_output import json_text
-from gradbounds.plain_text import one_line
+from simulate.runs.files import write_whole
 from theory.stack.documents import parsed
 
 MOST_BYTES = 2**20
 """The largest size of a question in bytes."""
-
-_LONGEST_MESSAGE = 600
 
 # Seconds that a client may take to send its question.
 _PATIENCE = 20.0
@@ -190,7 +191,38 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the questions are private."""
 
 
-def short(message: str) -> str:
-    """Shorten an error message to one line that fits into the page."""
-    line = one_line(message)
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."
+_MOST_PORTS = 65535
+
+
+def serve(port: int | None, folder: Path | None = None) -> int:
+    """Serve the interactive page until Ctrl-C is pressed, optionally with the samples of a run folder.
+
+    Raises:
+        ValueError: the port is not to be had, or the folder holds no samples.
+    """
+    if port is not None and not 0 < port <= _MOST_PORTS:
+        raise ValueError(f"port must be an integer from 1 to {_MOST_PORTS}, got {port}.")
+    run = None if folder is None else RunSamples(folder)
+    try:
+        server = Server(port or 0, page(run=None if run is None else run.about), run)
+    except OSError as error:
+        raise ValueError(f"port must be free, but {port} cannot be used: {error.strerror}.") from error
+    print(f"The page is {server.address} on this machine alone, and Ctrl-C ends it.", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0
+
+
+def write(path: Path) -> int:
+    """Write the interactive page as a file with its answers, which are computed again if another version made them.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from gradbounds.explore.precomputed import answers
+
+    known = prepared()
+    content = page(known if known["given"] else answers()).encode()
+    write_whole(path, content)
+    print(f"Page    {path}, {len(content) / 1e6:.2g} MB, which opens without a network.")
+    return 0

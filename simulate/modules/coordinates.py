@@ -85,7 +85,7 @@ class Stepped:
     def coordinates(self) -> pd.DataFrame:
         """Return the mean absolute output of every submodule with a matrix, at every step, for a figure.
 
-        It is the mean |y| of the output y, as data for `figures.coordinates`.
+        It is the mean |y| of the output y, as data for `figures.probe.coordinates`.
 
         Returns:
             Columns place, width, step, value, sem: mean and standard error over seeds, at the greatest depth.

@@ -65,7 +65,7 @@ class Train(ModelFlags):
         Raises:
             ValueError: flags exclude each other.
         """
-        from gradbounds.clusters.place import executing
+        from gradbounds.clusters import executing
         from simulate.runs.execution import Execution
         from studies.training.plan import Plan
         from studies.training.reproduce import train_into

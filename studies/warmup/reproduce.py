@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from checks.experiment import PAPER_WIDTH
 from checks.verdict import Setting
-from gradbounds.clusters.place import executing
+from gradbounds.clusters import executing
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count

@@ -17,7 +17,7 @@ from checks.models.coordinate_exponents import exponent_excess, exponent_lead, e
 from checks.models.judge import judged_steps
 from checks.models.parametrizations import crowded, own_change_exponents
 from checks.models.sections import steps_notes
-from figures.coordinates import coordinates
+from figures.probe import coordinates
 from gradbounds.cli import main
 from simulate.modules.step_optimizers import optimizer_factory
 from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from checks.stacks.judge import verdicts
-from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import _band
 from checks.stacks.profiles import profile_cells
+from checks.stacks.relaxations import layer_growth
 from checks.stacks.theorem1 import _bound_word
 from checks.statistics import Estimate
 from checks.verdict import Verdict
@@ -211,7 +211,7 @@ def test_growth_over_the_layers(monkeypatch):
     assert (row.verdict, row.agreement) == ("undecided", "agrees"), "the recursion is not at its limit there"
     other = (dataclasses.replace(gated(), norm_epsilon=0.1), dataclasses.replace(gated(), placement="pre"))
     assert layer_growth([made(stack) for stack in (gated(depth=11), gated(width=3199), *other)]) == []
-    monkeypatch.setattr("checks.stacks.layer_growth.layer_factor", lambda _: 0.9)
+    monkeypatch.setattr("checks.stacks.relaxations.layer_factor", lambda _: 0.9)
     (row,) = layer_growth([made(gated())])
     assert (row.verdict, row.agreement) == ("fails", "agrees"), "a closed form that is not the recursion's limit"
 

@@ -13,8 +13,8 @@ from bench.drawing import growth_tables
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
 from checks.series import local_exponent_table, longest_series
-from checks.stacks.concentration import excess_table
 from checks.stacks.profiles import profile_cells
+from checks.stacks.run_tables import excess_table
 from checks.stacks.theorem1 import last_layer_table
 from checks.theory_and_samples import comparison
 from figures.concentration import concentration

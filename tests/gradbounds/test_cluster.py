@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
+from gradbounds import clusters as cluster
 from gradbounds.cli import main
-from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
 

@@ -12,7 +12,7 @@ from gradbounds.explore import answers as explore_answers, page as explore_page
 from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import name_of
-from gradbounds.explore.public_runs import public_runs
+from gradbounds.explore.prepared import public_runs
 from gradbounds.explore.questions import Question
 from theory.mean_field import cost, prediction
 

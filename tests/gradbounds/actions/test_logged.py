@@ -43,10 +43,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget, *, coarse=False):
-        key = stack, law and law.key, patterns, coarse
+    def once(stack, law, patterns, budget, *, coarse=False, notes=()):
+        key = stack, law and law.key, patterns, coarse, notes
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,7 @@ from checks.stacks import relaxations
 from checks.stacks.exponents import depth_limit
 from checks.stacks.judge import verdicts
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
-from figures.relaxations import relaxation_path as draw_path, relaxations as draw
+from figures.sweeps import relaxation_path as draw_path, relaxations as draw
 from gradbounds.actions.sweep_tables import _values_of, relaxation_grids
 from gradbounds.cli import main
 from gradbounds.grid import stacks
@@ -93,7 +93,7 @@ def test_series_need_three_points_and_one_field(cells):
 
 
 def test_the_figure(cells, monkeypatch):
-    monkeypatch.setattr("figures.relaxations._LEAST_EFFECT", 0.05)  # theory moves both by 6%
+    monkeypatch.setattr("figures.sweeps._LEAST_EFFECT", 0.05)  # theory moves both by 6%
     table = relaxation_table(cells, BASE)
     figure = draw(table)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["the paper's", "GELU", "causal mask"]

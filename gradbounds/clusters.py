@@ -1,9 +1,10 @@
-"""A running Dask cluster that samples the networks of a sweep."""
+"""The choice of the machines that sample networks: local processes, or the workers of a Dask cluster."""
 
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from platform import node
 from typing import Any
@@ -11,12 +12,41 @@ from typing import Any
 import torch
 
 from gradbounds.shadowing import check_own_packages
+from simulate.runs.execution import Execution
 
 # Blocks are in flight for this many workers at least, so that those that join find some; a block is tried again this
 # often; and a scheduler that does not answer for so many seconds is gone.
 _LEAST_WORKERS = 16
 _RETRIES = 5
 _SECONDS = 10
+# Through a scheduler a task costs some milliseconds, whatever it does.
+_CLUSTER_TASK = 0.2
+
+
+@contextmanager
+def executing(
+    ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
+) -> Iterator[Execution]:
+    """Yield an object that runs tasks: on the workers of a Dask cluster if one is named, else in local processes.
+
+    Args:
+        ours: the execution without Dask.
+        device: device of the cells.
+        dask: address of a running scheduler.
+        task_seconds: seconds of work sent to a worker at once; if None, enough to hide the scheduler's overhead.
+
+    Raises:
+        ValueError: Dask is not installed, or nothing answers at the address.
+    """
+    gpu = device.startswith("cuda")
+    if task_seconds is not None:
+        ours = replace(ours, task_seconds=task_seconds)
+    if dask is None:
+        yield ours
+        return
+    with dask_pool(dask, gpu=gpu) as (pool, workers):
+        seconds = _CLUSTER_TASK if task_seconds is None else task_seconds
+        yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)
 
 
 def silence_dask() -> None:

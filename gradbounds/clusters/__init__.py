@@ -1,1 +1,0 @@
-"""Dask clusters that sample networks, given by the address of their scheduler."""
