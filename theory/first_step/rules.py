@@ -6,7 +6,7 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -389,6 +389,7 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
     return float(max(1.0, use.shape[1] / use.shape[0]) * (chosen**2 * squared).sum(-1).mean())
 
 
+@dataclass(slots=True, eq=False)
 class Branch:
     """A part of the network with weight matrices: a branch, the output transform, or the embedding tables.
 
@@ -398,7 +399,7 @@ class Branch:
     """
 
     stack: Stack
-    uses: list[MatrixUse]
+    uses: list[MatrixUse] = field(init=False)
 
     @property
     def last(self) -> MatrixUse | None:
