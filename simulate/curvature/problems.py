@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -79,13 +80,9 @@ def plain_operations() -> Iterator[None]:
     Fused attention has no second derivative. Fused LayerNorm has a wrong one: the forward-mode derivative of its
     backward pass, which Hessian products require, is wrong for its weight (torch 2.13; the suite shows it).
     """
-    fused = F.layer_norm
-    F.layer_norm = _layer_norm  # type: ignore[assignment]
-    try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            yield
-    finally:
-        F.layer_norm = fused
+    plain = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with patch.object(F, "layer_norm", _layer_norm), plain:
+        yield
 
 
 def _layer_norm(

@@ -1,8 +1,10 @@
 """Check a user's optimizer: which parameters it holds, and how its steps change these parameters."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from simulate.modules.step_optimizers import Stepper
 from simulate.modules.tensor_sizes import damping, numbers_of, root_mean_squares
@@ -73,20 +75,23 @@ class OptimizerWatch:
             self._uphill()
         self.taken += 1
 
+    def _held(self) -> list[tuple[str | None, nn.Parameter, Optimizer, dict[str, Any]]]:
+        """Return the parameters that the optimizer holds, with name, optimizer and group; strangers have no name."""
+        groups = self._stepper.groups()
+        return [(self._names_of.get(id(held)), held, by, group) for by, group in groups for held in group["params"]]
+
     def _hold(self) -> None:
         """Check which parameters the optimizer holds, and note weight decay on vectors."""
         strangers, decayed, twice = 0, list[str](), list[str]()
-        for optimizer, group in self._stepper.groups():
-            for parameter in group["params"]:
-                name = self._names_of.get(id(parameter))
-                if name is None:
-                    strangers += 1
-                    continue
-                if name in self.steppers:
-                    twice.append(name)
-                self.steppers[name] = type(optimizer).__name__
-                if parameter.ndim <= 1 and group.get("weight_decay", 0):
-                    decayed.append(name)
+        for name, parameter, optimizer, group in self._held():
+            if name is None:
+                strangers += 1
+                continue
+            if name in self.steppers:
+                twice.append(name)
+            self.steppers[name] = type(optimizer).__name__
+            if parameter.ndim <= 1 and group.get("weight_decay", 0):
+                decayed.append(name)
         if strangers:
             what = f"the optimizer holds {strangers} tensors that are not parameters of the module"
             self.alarms.append(("optimizer", (), f"{what}: was it made for another module?"))
@@ -105,10 +110,7 @@ class OptimizerWatch:
 
     def _before(self) -> None:
         self.rates = {
-            self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
-            for _, group in self._stepper.groups()
-            for parameter in group["params"]
-            if id(parameter) in self._names_of
+            name: float(group.get("lr", float("nan"))) for name, _, _, group in self._held() if name is not None
         }
         still = [name for name, rate in self.rates.items() if rate == 0]
         if still and len(still) == len(self.rates):
@@ -123,16 +125,14 @@ class OptimizerWatch:
     def _after(self) -> None:
         """Record by how much epsilon reduced the step, for optimizers that divide by the root of a mean square."""
         held_back: dict[str, tuple[Tensor, float]] = {}
-        for optimizer, group in self._stepper.groups():
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                name = self._names_of.get(id(parameter))
-                # It is the first step's that counts, and of several optimizers the first one's.
-                if name is None or name in self._damped or name in held_back or "betas" not in group:
-                    continue
-                if isinstance(state.get("exp_avg_sq"), Tensor):
-                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
-                    held_back[name] = state["exp_avg_sq"].detach(), epsilon
+        for name, parameter, optimizer, group in self._held():
+            state = optimizer.state.get(parameter, {})
+            # It is the first step's that counts, and of several optimizers the first one's.
+            if name is None or name in self._damped or name in held_back or "betas" not in group:
+                continue
+            if isinstance(state.get("exp_avg_sq"), Tensor):
+                epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
+                held_back[name] = state["exp_avg_sq"].detach(), epsilon
         shares = damping([square for square, _ in held_back.values()], [epsilon for _, epsilon in held_back.values()])
         for name, share in zip(held_back, shares, strict=True):
             if share is not None:
@@ -154,14 +154,12 @@ class OptimizerWatch:
     def _uphill(self) -> None:
         """Warn of parameters whose first step, without weight decay, goes along their gradient, not against it."""
         along, sums = list[tuple[str, str, bool]](), list[Tensor]()
-        for optimizer, group in self._stepper.groups():
-            for parameter in group["params"]:
-                name = self._names_of.get(id(parameter))
-                if name is None or parameter.grad is None or group.get("weight_decay", 0):
-                    continue
-                moved = parameter.detach() - self._first[name]
-                along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
-                sums.append((moved * parameter.grad).sum())
+        for name, parameter, optimizer, group in self._held():
+            if name is None or parameter.grad is None or group.get("weight_decay", 0):
+                continue
+            moved = parameter.detach() - self._first[name]
+            along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
+            sums.append((moved * parameter.grad).sum())
         whys = {True: "maximize is set", False: "is a sign wrong in the optimizer?"}
         self._warn(
             (name, f"{by} moves it along its gradient, which raises the loss: {whys[maximized]}")

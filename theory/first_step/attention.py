@@ -54,10 +54,8 @@ class FixedAttention(Branch):
         uses: its matrices, in the order of the forward pass.
     """
 
-    stack: Stack
     tokens: MatrixLayout
     given: Array
-    uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         shapes, attended, seen = (
@@ -157,11 +155,9 @@ class RandomAttention(Branch):
         values: kernel of the values, (N, N).
     """
 
-    stack: Stack
     given: Array
     patterns: Patterns
     seed: int
-    uses: list[MatrixUse] = field(init=False)
     values: Array = field(init=False)
     _rotated: tuple[Array, Array] | None = field(init=False, default=None)
     _sampled: tuple[Array, Array, Array, Array] | None = field(init=False, default=None)

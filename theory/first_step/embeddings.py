@@ -1,7 +1,7 @@
 """The embedding tables of tokens and learned positions, and their change in one optimizer step."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,10 +26,8 @@ class Embeddings(Branch):
         uses: the tables. Every token selects one row of each, so that H has a 1 there, and H Hᵀ is 1 for equal rows.
     """
 
-    stack: Stack
     scales: Number
     words: Array
-    uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         stack, none = self.stack, np.zeros((1, self.stack.rows))

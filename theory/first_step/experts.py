@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion
-from theory.first_step.rules import Branch, MatrixUse, Rule
+from theory.first_step.rules import Branch, Rule
 from theory.first_step.units import FeedForward
 from theory.mean_field.kernels import Array, MatrixLayout
-from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
 
 
@@ -41,13 +40,11 @@ class Experts(Branch):
         uses: the matrices of one expert.
     """
 
-    stack: Stack
     given: Array
     weights: Array
     seed: int
     samples: int
     parts: list[tuple[Any, int, Array, FeedForward]] = field(init=False)
-    uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         sets, of_expert = np.unique(self.weights > 0, axis=1, return_inverse=True)

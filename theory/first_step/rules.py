@@ -6,7 +6,7 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -80,9 +80,6 @@ _WEAK = 4.0
 
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
-
-Ranks = Callable[[tuple[int, int]], float]
-"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
@@ -255,14 +252,14 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     return _spectral(use, gradient, _polynomial)
 
 
-def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
+def spread_muon_rule(ranks: Callable[[tuple[int, int]], float], *, alone: bool) -> Rule:
     """Return Muon's rule for a few positions that represent the gradient noise of many positions.
 
     A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
     many smaller ones with the same sum of squares and a given participation ratio.
 
     Args:
-        ranks: participation ratio of the noise, by the shape of the matrix.
+        ranks: participation ratio (Σ s)²/Σ s² of the noise's singular values s, by the shape of the matrix.
         alone: whether the step leaves out the largest singular value.
     """
     return lambda use, gradient: _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
@@ -389,6 +386,7 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
     return float(max(1.0, use.shape[1] / use.shape[0]) * (chosen**2 * squared).sum(-1).mean())
 
 
+@dataclass(slots=True, eq=False)
 class Branch:
     """A part of the network with weight matrices: a branch, the output transform, or the embedding tables.
 
@@ -398,7 +396,7 @@ class Branch:
     """
 
     stack: Stack
-    uses: list[MatrixUse]
+    uses: list[MatrixUse] = field(init=False)
 
     @property
     def last(self) -> MatrixUse | None:

@@ -26,12 +26,28 @@ from theory.mean_field.kernels import Array, MatrixLayout, eigen_root
 from theory.mean_field.outputs import units_to_be_normed
 from theory.mean_field.sublayers import TokenMoments, normed
 from theory.mean_field.tied.units import response
-from theory.stack import Stack
 from theory.stack.weights import gain, transform_gain, weight_shapes
 
 
 @dataclass(slots=True, eq=False)
-class Units(Branch):
+class UnitBranch(Branch):
+    """A part of the network with hidden units, from samples of their pre-activations.
+
+    Attributes:
+        stack: the network.
+        tokens: layout of its tokens.
+        given: kernel of the part's input, (1, N, N).
+        seed: random seed of the samples.
+        uses: its matrices, in the order of the forward pass.
+    """
+
+    tokens: MatrixLayout
+    given: Array
+    seed: int
+
+
+@dataclass(slots=True, eq=False)
+class Units(UnitBranch):
     """The hidden units of a plain or gated MLP, with their gradients and their change in one optimizer step.
 
     They are φ(x W), or φ(x WG) ∘ x W with a gate WG.
@@ -53,14 +69,9 @@ class Units(Branch):
         kernel: expected product of a unit for two tokens, (1, N, N).
     """
 
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    seed: int
     gains: Mapping[str, float]
     shape: tuple[int, int]
     samples: int = SAMPLES
-    uses: list[MatrixUse] = field(init=False)
     before: dict[str, Array] = field(init=False)
     slope: Array = field(init=False)
     active: Array = field(init=False)
@@ -150,7 +161,7 @@ class Units(Branch):
 
 
 @dataclass(slots=True, eq=False)
-class FeedForward(Branch):
+class FeedForward(UnitBranch):
     """A plain or gated MLP, with its gradients and the change of its output in one optimizer step.
 
     It is φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG.
@@ -165,13 +176,8 @@ class FeedForward(Branch):
         uses: its matrices; the last is W2.
     """
 
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    seed: int
     samples: int = SAMPLES
     units: Units = field(init=False)
-    uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         stack, shapes = self.stack, weight_shapes(self.stack)
@@ -348,7 +354,7 @@ class TiedFeedForward(FeedForward):
 
 
 @dataclass(slots=True, eq=False)
-class OutputTransform(Branch):
+class OutputTransform(UnitBranch):
     """The output transform: one matrix, an activation and a norm between the last layer and the output matrix.
 
     It is z = N(φ(x W^H)) for the layers' output x.
@@ -365,13 +371,8 @@ class OutputTransform(Branch):
         rows: samples of a coordinate of z, (samples, N).
     """
 
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    seed: int
     samples: int = SAMPLES
     units: Units = field(init=False)
-    uses: list[MatrixUse] = field(init=False)
     scales: Array = field(init=False)
     rows: Array = field(init=False)
 

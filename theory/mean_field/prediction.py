@@ -1,7 +1,6 @@
 """Predictions of gradient norms and activations: the recursion, averaged over texts and attention samples."""
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
@@ -146,8 +146,6 @@ def predict(
     for name, value in (("finite_width", finite_width), ("grouped", grouped)):
         if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
-    if grouped and windows is not None:
-        raise ValueError("grouped must be False with windows: its tokens are independent.")
     if not finite_width:
         return _predicted(stack, windows, (grouped, coarse), text, (patterns, target), (max_time, memory))
     from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
@@ -171,13 +169,7 @@ def _predicted(
     """
     (grouped, coarse), (patterns, target), (max_time, memory) = groups, sampling, limits
     _check_sampling(patterns, target)
-    ids = None if windows is None else checked_windows(stack, windows)
-    if text is not None:
-        _check_text(stack, text, windows, grouped=grouped)
-        grouped = True
-    if grouped is None:
-        grouped = ids is None and is_grouped(stack)
-    require(stack, "prediction")
+    ids, grouped = _checked_inputs(stack, windows, text, grouped=grouped)
     if grouped:
         require(stack, "grouped")
     precise = patterns is not None or target is not None
@@ -216,16 +208,8 @@ def predict_sequences(
     check_stack(stack)
     require(stack, "noise_scale")
     two = replace(stack, sequences=2)
-    if grouped not in (None, False) and windows is not None:
-        raise ValueError("grouped must be False with windows: its tokens are independent.")
     _check_sampling(patterns, None)
-    ids = None if windows is None else checked_windows(two, windows)
-    require(two, "prediction")
-    if text is not None:
-        _check_text(two, text, windows, grouped=grouped)
-        grouped = True
-    if grouped is None:
-        grouped = ids is None and is_grouped(two)
+    ids, grouped = _checked_inputs(two, windows, text, grouped=grouped)
     # What few tied words omit falls like 1/n²: for half as many tokens it is a quarter of W^K, which is coarse.
     if grouped and not (coarse and not gaps(replace(two, tokens=2 * two.tokens), "grouped")):
         require(two, "grouped")
@@ -466,7 +450,7 @@ def _check_cost(
         raise ValueError(
             f"memory {memory / 1e9:.2g} GB is too small: the prediction would {holds}. Raise memory, or {smaller}."
         )
-    if memory is None and cost.bytes > (there := _machine_memory()):
+    if memory is None and cost.bytes > (there := psutil.virtual_memory().total):
         raise ValueError(
             f"tokens are too many: the prediction would {holds}, and this machine has {there / 1e9:.2g} GB; {smaller}."
         )
@@ -478,12 +462,22 @@ def _check_cost(
         warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=stacklevel)
 
 
-def _machine_memory() -> float:
-    """Return the machine's memory in bytes, or infinity if it is not known."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # not a Unix, or one without these names
-        return math.inf
+def _checked_inputs(
+    stack: Stack, windows: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool | None
+) -> tuple[NDArray[np.integer] | None, bool]:
+    """Check the inputs of a prediction, and return the token ids and whether tokens are grouped.
+
+    Raises:
+        ValueError: windows or text are not allowed.
+        NoRuleError: there is no rule for the network.
+    """
+    if grouped and windows is not None:
+        raise ValueError("grouped must be False with windows: its tokens are independent.")
+    ids = None if windows is None else checked_windows(stack, windows)
+    if text is not None:
+        _check_text(stack, text, windows, grouped=grouped)
+    require(stack, "prediction")
+    return ids, text is not None or (ids is None and is_grouped(stack) if grouped is None else grouped)
 
 
 def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool | None) -> None:

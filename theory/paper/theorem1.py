@@ -8,10 +8,8 @@ The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, repla
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -28,6 +26,8 @@ sigma_e = sp.Symbol("sigma_e", positive=True)
 epsilon = sp.Symbol("epsilon", positive=True)
 delta = sp.Symbol("delta", positive=True)
 margin = sp.Symbol("t", positive=True)
+
+_numeric = cache(sp.lambdify)  # compiling takes milliseconds
 
 ALPHA = sp.Rational(1, 10)
 OUTPUT_FAILURE = 1e-3
@@ -170,12 +170,11 @@ def allowed_failure(stack: Stack) -> float:
 def _allowed_failure(token: Stack) -> float:
     # δ falls and the last term grows: one minimum, at a few standard deviations of ‖x‖² over its mean, and flat there.
     epsilons = np.geomspace(1.5, 8.0, 12) * token.width**-0.5
-    return float(np.clip(1 - _numeric_probability()(epsilons, excess_probability(token, epsilons)), 0.0, 1.0).min())
-
-
-@cache
-def _numeric_probability() -> Callable[..., Any]:
-    return sp.lambdify((epsilon, delta), probability())
+    return float(
+        np.clip(
+            1 - _numeric((epsilon, delta), probability())(epsilons, excess_probability(token, epsilons)), 0.0, 1.0
+        ).min()
+    )
 
 
 def loss_gradient_bound() -> sp.Expr:
@@ -238,19 +237,11 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
         raise ValueError(f"Theorem 1 requires the paper's setting, got one with {stack.relaxed}.")
     if head_norm is None:
         t = float(np.sqrt(2.0 * np.log(1.0 / OUTPUT_FAILURE) / stack.width))
-        gradient = _numeric_loss_gradient_bound()(stack.width, stack.vocab, stack.output_scale, t)
+        gradient = _numeric((d, V, sigma_e, margin), loss_gradient_bound())(
+            stack.width, stack.vocab, stack.output_scale, t
+        )
         failure = OUTPUT_FAILURE
     else:
         gradient, failure, t = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0, 0.0
-    value = _numeric_bound(stack.placement)(stack.width, stack.depth, np.asarray(gradient))
+    value = _numeric((d, L, B), bound(stack.placement))(stack.width, stack.depth, np.asarray(gradient))
     return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), output_failure=failure, output_margin=t)
-
-
-@cache
-def _numeric_loss_gradient_bound() -> Callable[..., Any]:
-    return sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())
-
-
-@cache
-def _numeric_bound(placement: Placement) -> Callable[..., Any]:
-    return sp.lambdify((d, L, B), bound(placement))
