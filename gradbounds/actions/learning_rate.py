@@ -277,7 +277,7 @@ _FAR = (
 )
 _MUON = (
     "Muon on captions, 4 to 128 sequences, Pre-LN, plain units: the fall of the loss was within its error in 27 of 28\n"
-    "cases. The curvature was 0.71 to 1.24 times the predicted one; with gated units, up to 1.5 times.\n"
+    "cases. The curvature was 0.71 to 1.25 times the predicted one; with gated units, up to 1.4 times.\n"
     "R is that of torch.optim.Muon by default, for all matrices, the output matrix included. Usual recipes train\n"
     "embeddings, the output matrix and norm gains by AdamW, with a critical rate of its own."
 )
