@@ -94,7 +94,7 @@ class Predict(ModelFlags):
         tuple[Optimizer, ...],
         Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
-    batch: Annotated[int | None, optional("card, tables of step 1 for S sequences, more finely", "S")] = None
+    batch: Annotated[int | None, optional("card and tables of step 1 for S sequences, finer", "S")] = None
     text: Annotated[
         str | None,
         optional(
