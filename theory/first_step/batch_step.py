@@ -275,7 +275,7 @@ class _Positions:
         shares: share of all positions that each one represents in the curvature, (N,).
         labels: number of labels whose mean each position has, (N,).
         attention: attention weights with zero queries and keys, (N, N).
-        sampled: mask of the positions whose id stands for other ids of the text, (N,).
+        sampled: mask of the positions whose id represents other ids of the text, (N,).
     """
 
     words: NDArray[np.integer]

@@ -477,7 +477,7 @@ def _checked_inputs(
 
     Raises:
         ValueError: windows or text are not allowed.
-        NoRuleError: there is no rule for the network.
+        NoRuleError: the network lacks a rule.
     """
     if grouped and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")
