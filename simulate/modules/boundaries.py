@@ -5,7 +5,7 @@ x in `x + f(norm(x))`, and their output is the next layer's input.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -134,18 +134,28 @@ def _apart(
     return tuple(between) if 2 * len(between) <= len(gaps) else ()
 
 
-def _reached(node: Any, visited: set[Any]) -> set[int]:
-    """Return the parameters on which a graph node depends, but no earlier visited node."""
-    reached, waiting = set[int](), [node]
+def _below(node: Any, visited: set[Any], ends: Sequence[str] = ()) -> Iterator[Any]:
+    """Yield a graph node and all nodes on which it depends, without earlier visited nodes.
+
+    Args:
+        node: the node.
+        visited: the visited nodes, to which new ones are added.
+        ends: words in the names of nodes below which nothing is visited.
+    """
+    waiting = [node]
     while waiting:
         here = waiting.pop()
         if here is None or here in visited:
             continue
         visited.add(here)
-        if hasattr(here, "variable"):
-            reached.add(id(here.variable))
-        waiting += [before for before, _ in here.next_functions]
-    return reached
+        yield here
+        if not any(word in here.name().lower() for word in ends):
+            waiting += [before for before, _ in here.next_functions]
+
+
+def _reached(node: Any, visited: set[Any]) -> set[int]:
+    """Return the parameters on which a graph node depends, but no earlier visited node."""
+    return {id(here.variable) for here in _below(node, visited) if hasattr(here, "variable")}
 
 
 def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
@@ -162,20 +172,8 @@ def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
 def _carries(entries: Sequence[_Call]) -> bool:
     """Return whether most inputs reach the next input without matrix products, as in a residual stream."""
     pairs = [(a.node, b.node) for a, b in zip(entries, entries[1:], strict=False) if a.node is not None]
-    return 2 * sum(_reaches(after, before) for before, after in pairs) >= max(len(pairs), 1)
-
-
-def _reaches(after: Any, before: Any) -> bool:
-    visited, waiting = set[Any](), [after]
-    while waiting:
-        here = waiting.pop()
-        if here is before:
-            return True
-        if here is None or here in visited or any(product in here.name().lower() for product in _PRODUCTS):
-            continue
-        visited.add(here)
-        waiting += [node for node, _ in here.next_functions]
-    return False
+    reaching = sum(any(here is before for here in _below(after, set(), _PRODUCTS)) for before, after in pairs)
+    return 2 * reaching >= max(len(pairs), 1)
 
 
 def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:

@@ -77,8 +77,11 @@ class OptimizerWatch:
 
     def _held(self) -> list[tuple[str | None, nn.Parameter, Optimizer, dict[str, Any]]]:
         """Return the parameters that the optimizer holds, with name, optimizer and group; strangers have no name."""
-        groups = self._stepper.groups()
-        return [(self._names_of.get(id(held)), held, by, group) for by, group in groups for held in group["params"]]
+        return [
+            (self._names_of.get(id(parameter)), parameter, optimizer, group)
+            for optimizer, group in self._stepper.groups()
+            for parameter in group["params"]
+        ]
 
     def _hold(self) -> None:
         """Check which parameters the optimizer holds, and note weight decay on vectors."""

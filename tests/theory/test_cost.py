@@ -2,7 +2,6 @@
 
 import tracemalloc
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,7 +138,7 @@ def test_limits_hold_before_anything_is_computed(monkeypatch):
         predict(stack, max_time=10.0, memory=1e18)
     with pytest.raises(ValueError, match=r"^memory 0.001 GB is too small: the prediction would hold about"):
         predict(stack, memory=1e6, max_time=1e18)
-    monkeypatch.setattr(prediction.psutil, "virtual_memory", lambda: SimpleNamespace(total=1e9))
+    monkeypatch.setattr(prediction, "_machine_memory", lambda: 1e9)
     with pytest.raises(ValueError, match="^tokens are too many: .* this machine has 1 GB"):
         predict(stack, max_time=1e18)
     for name in ("max_time", "memory"):

@@ -211,7 +211,7 @@ def _drawn_fields(
         reading.factor("W_emb as the output", 1 / times)
     if not code.reads_std:
         reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
-        unread = {name: reading.in_config[name] for name in DEVIATION if name in reading.given}
+        unread = {name: reading.in_config[name] for name in DEVIATION if name in reading.in_config}
         reading.notes += [Note(k, v, "neutral", f"{code.title} does not ask") for k, v in unread.items()]
     return drawn
 

@@ -32,7 +32,7 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
         fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / r.in_file["width"]
     if r.left.get("output_router_logits"):
         r.left_out("here, the loss that balances the load of experts is not added", "output_router_logits")
-    if "router_aux_loss_coef" in r.given:
+    if "router_aux_loss_coef" in r.in_config:
         r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
     else:
         r.take("router_aux_loss_coef", default=None)

@@ -189,7 +189,7 @@ def shared_heads(r: Reading, fields: Fields) -> None:
     heads = fields["heads"]
     kv = r.count(*_KEY_HEADS, default=heads) if r.knows("num_key_value_heads") else heads
     if heads % kv:
-        whose = "" if "num_key_value_heads" in r.given else ", the class's default"
+        whose = "" if "num_key_value_heads" in r.in_config else ", the class's default"
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
     fields["kv_heads"] = 0 if kv == heads else kv
     is_read = r.of.own_heads or r.of.rope is not None or not r.is_unread("head_dim")  # by rotations, too
@@ -240,5 +240,5 @@ def _window(r: Reading, fields: Fields, tokens: int) -> None:
         fields["window"] = window
         if kinds != {"sliding_attention"} and ("layer_types" in r.of.defaults or kinds):
             r.say("layer_types", sorted(kinds) or "of the class", "here, all layers have the window")
-    elif window is not None and "sliding_window" in r.given:
+    elif window is not None and "sliding_window" in r.in_config:
         r.notes.append(Note.neutral("sliding_window", window, LENGTH))

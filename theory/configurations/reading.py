@@ -173,7 +173,6 @@ class Reading:
     ) -> None:
         self.left = dict(config)
         self.in_config = dict(config)
-        self.given = frozenset(config)
         self.of = of or ModelClass("")
         self.notes: list[Note] = []
         self.scales = Scales(0.0)  # which a family's rules find
@@ -399,7 +398,7 @@ class Reading:
 
         No key counts as unread in a file with its own code or without a `model_type`, because unknown code may read it.
         """
-        is_own_code = not self.of.name or "model_type" not in self.given or "auto_map" in self.given
+        is_own_code = not self.of.name or "model_type" not in self.in_config or "auto_map" in self.in_config
         # The masks of every class read is_causal, although no configuration class has it.
         return not is_own_code and not self.knows(name) and name != "is_causal"
 
@@ -411,7 +410,11 @@ class Reading:
             always: the value that the class always has; None if no such value is known.
         """
         # A likeness of 0.8 is that of two misspelled letters in ten.
-        near = [] if always is not None else get_close_matches(name, self.of.keys - self.given, 1, cutoff=0.8)
+        near = (
+            []
+            if always is not None
+            else get_close_matches(name, self.of.keys.difference(self.in_config), 1, cutoff=0.8)
+        )
         holds, value = self.held.get(name) or next(
             (
                 self.held.get(each, (field, self.in_config.get(field, self.of.defaults.get(field))))
@@ -431,8 +434,8 @@ class Reading:
         return (
             f"config must have only fields of its family, got {given}, with an unknown effect at initialization; "
             f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
-            f"{' A file for a Hugging Face class requires a model_type.' * ('model_type' not in self.given)}"
-            f"{nearest(name, sorted(self.of.keys - self.given))}"
+            f"{' A file for a Hugging Face class requires a model_type.' * ('model_type' not in self.in_config)}"
+            f"{nearest(name, sorted(self.of.keys.difference(self.in_config)))}"
         )
 
 

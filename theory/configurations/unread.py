@@ -12,7 +12,7 @@ _REASONS = {
         "longcat_flash sarvam_mla"
     ),
     "queries and the attention output pass through low-rank matrices, which have no rule": "deepseek_v4",
-    "a bias changes its router's choice of experts, which no field describes": (
+    "a bias is added to its router's scores, and its class has not been compared with theory": (
         "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
         "hy_v3 kolibri1 sarvam_moe"
     ),

@@ -284,10 +284,10 @@ def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], re
             return muon_rule(use, gradient)
         others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
         apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
-        own_part = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
-        noise = (own_part * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
+        separate = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
+        noise = (separate * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
         return _spectral(
-            replace(use, rows=use.rows - own_part[..., None] * np.eye(len(count))), gradient,
+            replace(use, rows=use.rows - separate[..., None] * np.eye(len(count))), gradient,
             partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape),
         )  # fmt: skip
 
@@ -312,8 +312,8 @@ def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape:
     squares = np.concatenate([values, noise * sizes / repeated.sum()], -1)
     many, factors = np.append(np.ones(values.shape[-1]), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
     whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
-    shares = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
-    t = np.sqrt(np.prod([np.maximum(1.0 - shares / side, 0.0) for side in shape], axis=0) / p)
+    removed = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
+    t = np.sqrt(np.prod([np.maximum(1.0 - removed / side, 0.0) for side in shape], axis=0) / p)
     weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
     terms = weight * p / (1.0 + (values / whole)[..., None] * p)
     return np.asarray(-np.trapezoid(terms, t[..., None, :]) * 2.0 / np.pi / whole**0.5)

@@ -1,6 +1,7 @@
 """Predictions of gradient norms and activations: the recursion, averaged over texts and attention samples."""
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
@@ -450,7 +450,7 @@ def _check_cost(
         raise ValueError(
             f"memory {memory / 1e9:.2g} GB is too small: the prediction would {holds}. Raise memory, or {smaller}."
         )
-    if memory is None and cost.bytes > (there := psutil.virtual_memory().total):
+    if memory is None and cost.bytes > (there := _machine_memory()):
         raise ValueError(
             f"tokens are too many: the prediction would {holds}, and this machine has {there / 1e9:.2g} GB; {smaller}."
         )
@@ -462,6 +462,14 @@ def _check_cost(
         warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=stacklevel)
 
 
+def _machine_memory() -> float:
+    """Return the machine's memory in bytes, or infinity if it is not known."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # not a Unix, or one without these names
+        return math.inf
+
+
 def _checked_inputs(
     stack: Stack, windows: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool | None
 ) -> tuple[NDArray[np.integer] | None, bool]:
@@ -469,7 +477,7 @@ def _checked_inputs(
 
     Raises:
         ValueError: windows or text are not allowed.
-        NoRuleError: there is no rule for the network.
+        NoRuleError: the network lacks a rule.
     """
     if grouped and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")

@@ -236,8 +236,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         if self.final_norm == "added":
             composition = replace(composition, final_norm=True)
         given = {"residual": self.residual_scale, "gain": self.branch_gain, "branch": self.branch_scale}
-        own: Any = {name: partial(_constant, value) for name, value in given.items() if value is not None}
-        composition = replace(composition, **own)
+        changes: Any = {name: partial(_constant, value) for name, value in given.items() if value is not None}
+        composition = replace(composition, **changes)
         if self.branch_scaling in _OF_DEPTH:
             branch, power = composition.branch, _OF_DEPTH[self.branch_scaling]
             composition = replace(composition, branch=lambda depth: branch(depth) * depth**-power)

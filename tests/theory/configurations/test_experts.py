@@ -87,7 +87,7 @@ def test_losses_that_balance_loads_are_named():
         ({"model_type": "gpt_oss"}, "got 'gpt_oss', which is not read: its attention has sinks, and its experts"),
         ({"model_type": "deepseek_v3"}, "got 'deepseek_v3', which is not read: queries, keys and values come from"),
         ({"model_type": "phimoe"}, "got 'phimoe', which is not read: its router masks scores"),
-        ({"model_type": "glm4_moe"}, "got 'glm4_moe', which is not read: a bias changes its router's choice"),
+        ({"model_type": "glm4_moe"}, "got 'glm4_moe', which is not read: a bias is added to its router's"),
         ({"model_type": "llama4_text"}, "got 'llama4_text', which is not read: its router's weights multiply the"),
         ({"model_type": "switch_transformers"}, "which is not read: its experts accept a limited number of tokens"),
     ],

@@ -24,7 +24,7 @@ SAID = {
     "MLA": "low-rank matrices",
     "recurrence": "recurrence|attention is linear|of kind (indexed_attention or )?(mamba|linear_attention)",
     "convolutions": "convolutions|of kind conv",
-    "bias in the choice": "a bias changes its router's choice",
+    "bias in the choice": "a bias is added to its router's scores",
     "gate on attention": "a gate multiplies its attention output",
     "no class in transformers": "has no class of it",
     "without a class in transformers": "has no class of it",
