@@ -241,8 +241,7 @@ def batch_steps(
             continue
         ranks = lru_cache(partial(noise_rank, frequencies, of_batch, seed=seed))
         gain, noise_gain = (
-            represented.step(name, roles[name], {name: spread_muon_rule(ranks, alone=alone)}).gain
-            for alone in (False, True)
+            represented.gain(name, roles[name], {name: spread_muon_rule(ranks, alone=alone)}) for alone in (False, True)
         )
         generator, fewest = np.random.default_rng(seed), 1 if holds_words(stack) or stack.vocab <= positions else 2
         if of_batch > positions:
@@ -398,6 +397,11 @@ class _Represented:
         labels, masses = chosen.labels[has], chosen.masses[has][:, None]
         r[:, has] = masses * (p[:, has] - generator.multinomial(labels, law, (count, len(labels))) / labels[:, None])
         return cls(solution, chosen.shares, Outputs(p, r, np.ones(n, dtype=bool)))
+
+    def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
+        """Return E g·u for an optimizer's rule."""
+        moved = self.outputs.r * moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
+        return float(moved.sum((-2, -1)).mean())
 
     def step(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> BatchStep:
         """Return the step of an optimizer's rule for these positions."""

@@ -81,6 +81,9 @@ _WEAK = 4.0
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
+Ranks = Callable[[tuple[int, int]], float]
+"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
+
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
     """Return the change of a matrix's outputs in one SGD step, as a weighted sum of output gradients.
@@ -252,14 +255,14 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     return _spectral(use, gradient, _polynomial)
 
 
-def spread_muon_rule(ranks: Callable[[tuple[int, int]], float], *, alone: bool) -> Rule:
+def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
     """Return Muon's rule for a few positions that represent the gradient noise of many positions.
 
     A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
     many smaller ones with the same sum of squares and a given participation ratio.
 
     Args:
-        ranks: participation ratio (Σ s)²/Σ s² of the noise's singular values s, by the shape of the matrix.
+        ranks: participation ratio of the noise, by the shape of the matrix.
         alone: whether the step leaves out the largest singular value.
     """
     return lambda use, gradient: _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
