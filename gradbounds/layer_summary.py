@@ -43,7 +43,7 @@ _LEAST = 1e-100
 _SIMPLE = 1 / 3
 
 NEARLY_EQUAL = 0.88
-"""The cosine of two tokens above which attention hardly tells them apart, in words about 0.9 or more.
+"""The cosine of two tokens above which attention hardly tells them apart.
 
 Squared gradients of WQ and WK are proportional to (1 - cosine)² (docs/report.md, queries and keys), so that both norms
 are less than an eighth of those of uncorrelated tokens. Coarse groups of tokens shift a cosine by up to 0.02.
@@ -93,10 +93,9 @@ def layer_lines(
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
         what = "where steps in WQ, WK hardly change the loss" if stack.query_key_scale else "tokens are alike"
-        alike = f"(about 0.9 or more in {count} of {last} layers, {what})"
-        residual += (
-            f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {alike if count else '(below 0.9: fine)'}"
-        )
+        alike = f"({NEARLY_EQUAL} or more in {count} of {last} layers, {what})"
+        fine = f"(below {NEARLY_EQUAL}: fine)"
+        residual += f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {alike if count else fine}"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",

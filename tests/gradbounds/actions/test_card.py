@@ -516,7 +516,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WK unknown, WQ ")
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
-    assert f"(about 0.9 or more in {count} of 24 layers, where steps in WQ, WK hardly" in lines[2] and count < 24
+    assert f"(0.88 or more in {count} of 24 layers, where steps in WQ, WK hardly" in lines[2] and count < 24
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown, WV ")

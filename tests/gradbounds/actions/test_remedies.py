@@ -13,7 +13,7 @@ from checks.stacks.gradients_by_layer import layer_table
 from gradbounds import budget
 from gradbounds.actions import remedies
 from gradbounds.actions.batch import Asked
-from gradbounds.actions.remedies import code_of
+from gradbounds.actions.remedies import code_of, is_rounded_away
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from gradbounds.result import Frames, Result
@@ -166,3 +166,16 @@ def test_a_change_that_has_no_gradients_is_not_advised(monkeypatch):
     """A changed network that predicts its own token raises an error where tokens are grouped."""
     monkeypatch.setattr(remedies.Way, "predicted", mock.Mock(side_effect=OwnTokenError("", 0.43, 11.5)))
     assert remedies.remedy(TIED, layer_table(predict(TIED), None), budget.Budget.of("1m", "1GB"))[0] is None
+
+
+@pytest.mark.parametrize(("branch", "is_lost"), [(2**-11, True), (2**-8, False)])
+def test_bfloat16_rounds_small_branches_away(branch, is_lost):
+    """The part of 94 branches that a sum in bfloat16 keeps is 0.28 and 0.97, for branches 2^-11 and 2^-8 times it."""
+    generator = torch.Generator().manual_seed(0)
+    stream = start = torch.randn(65536, generator=generator).to(torch.bfloat16)
+    branches = branch * torch.randn(94, 65536, generator=generator)
+    for each in branches:
+        stream = stream + each.to(torch.bfloat16)
+    added, exact = (stream - start).float(), branches.sum(0)
+    assert (float((added * exact).sum() / exact.square().sum()) < 0.5) == is_lost
+    assert is_rounded_away(np.linspace(1.0, 1.0 + 94 * branch**2, 48)) == is_lost
