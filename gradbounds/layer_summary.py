@@ -57,7 +57,7 @@ with plain units it is smaller: -2 to 10% of WQ, -25 to 5% of WK.
 """
 
 # The relative error of a ratio above which it is printed.
-_UNSURE = 0.05
+_UNSURE = 0.1
 
 # Matrices whose gradient comes through another matrix of their branch.
 _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
