@@ -53,7 +53,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import MULTIPLIED, multiplies_logits
+from theory.configurations.vectors import gradient_factors, multiplies_logits
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -525,8 +525,7 @@ def _run_lines(
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
     if first.result is None:
         squares = squared_norms(table)
-        for note in notes:
-            squares["output matrix"] *= note.value**-2 if MULTIPLIED.get(note.field) == "Wemb" else 1.0
+        squares["output matrix"] *= gradient_factors(notes).get("Wemb", 1.0)
         carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     batch, norms = first.result.columns(), first.result.columns("layers")

@@ -23,7 +23,7 @@ from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
-from theory.configurations.vectors import BIASES, learned_vectors, multiplies_logits
+from theory.configurations.vectors import BIASES, gradient_factors, learned_vectors, multiplies_logits
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import token_law
@@ -340,6 +340,8 @@ def test_gradients_of_a_matrix_that_the_model_multiplies():
         role: own.squares(2, ["inputs"])[role] / plain.squares(2, ["inputs"])[role] for role in ("Wemb", "inputs")
     }
     assert ratios == pytest.approx({"Wemb": 1 / 64, "inputs": 144.0})
+    drawn = stack_from_config(file, drawn_by="mup:16")[1]  # which halves the logits too
+    assert gradient_factors(drawn)["Wemb"] == pytest.approx(1 / 256)
     assert multiplies_logits(notes)
 
 
