@@ -18,6 +18,7 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note
+from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.vectors import gradient_factors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
@@ -260,7 +261,10 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    return f"normal: {loss} by draw, theory{runs}", f"normal before clipping: {norm}{errors})"
+    loss = f"normal: {loss} by draw, theory{runs}"
+    if shares_ends(notes):
+        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
+    return loss, f"normal before clipping: {norm}{errors})"
 
 
 def _power(stack: Stack) -> int:

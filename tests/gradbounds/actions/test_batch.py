@@ -108,8 +108,10 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         assert main([*model, "--batch", "32", "--text", "zipf:1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["line"]["norm"] == pytest.approx(norm, abs=0.01)
         assert main(model) == 0
-        assert "no rule for a first step with a factor on the output logits" in capsys.readouterr().out
-    assert main([*model, "--learning-rate", "1e-3"]) == 2
+        said = capsys.readouterr().out
+        assert "no rule for a first step with a factor on the output logits" in said and "muon" not in said
+    for steps in (["--learning-rate", "1e-3"], ["--first-step"]):
+        assert main([*model, *steps]) == 2
 
 
 def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
