@@ -21,6 +21,7 @@ from gradbounds.network_text import (
 )
 from theory import Stack
 from theory.configurations import Note
+from theory.configurations.vectors import multiplies_logits
 from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
 from theory.first_step.rules import epsilon_factor
@@ -113,7 +114,10 @@ def layer_lines(
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
-    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), has_run=whole > 0)]
+    has_rate = whole > 0 and not (
+        stack.experts or multiplies_logits(notes) or gaps(replace(stack, tokens=2), "first_step")
+    )
+    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), has_rate=has_rate)]
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:
@@ -226,7 +230,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
 
 
 def _step_lines(
-    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, has_run: bool
+    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, has_rate: bool
 ) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
@@ -241,7 +245,7 @@ def _step_lines(
         stack: the network.
         gradients: gradient norms by matrix and layer.
         slowest: result of `slowest_step`.
-        has_run: whether the gradient norm of step 1 is known.
+        has_rate: whether the card names the command that predicts the critical learning rate of Muon.
     """
     sgd, adam = relative_updates(stack, gradients)
     sgd = {at: float(f"{size:.4g}") for at, size in sgd.items()}  # equal but for rounding: the first matrix
@@ -253,7 +257,6 @@ def _step_lines(
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    has_rate = has_run and not (stack.experts or gaps(replace(stack, tokens=2), "first_step"))
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
     who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]

@@ -46,6 +46,7 @@ from simulate.counts import check_count
 from simulate.text import TEXTS
 from theory import Stack
 from theory.configurations import Note, context, drawn_by, model_type
+from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import gaps, require
 from theory.first_step.noise_scale import NoiseScale
@@ -190,8 +191,9 @@ def predict_batch(
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
-            "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
-            "loss_deviation": None if line.is_bound else line.loss_deviation,
+            "stack": stack, "batch": batch, "loss": None if shares_ends(notes) else scale.loss,
+            "loss_deviation": None if line.is_bound or shares_ends(notes) else line.loss_deviation,
+            "gradient_norm": line.norm,
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
@@ -199,7 +201,7 @@ def predict_batch(
             "reasons_of_largest": reasons,
         },
         lines=[
-            f"Step 1 of a run: {line_text(line)}, "
+            f"Step 1 of a run: {line_text(line, notes)}, "
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=texts)),
             *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
@@ -344,13 +346,14 @@ def vectors_of(stack: Stack, notes: Sequence[Note], of: Description) -> tuple[st
     return learned_vectors(stack, _family_of(notes, of), notes)
 
 
-def line_text(line: FirstLine) -> str:
-    """Return one line of text with a loss, a gradient norm, and their standard deviations."""
-    at_most = "at most " * line.is_bound
-    return (
-        f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
-        f"gradient norm {number_text(line.norm, line.norm_deviation)}"
-    )
+def line_text(line: FirstLine, notes: Sequence[Note] = ()) -> str:
+    """Return one line of text with a loss, a gradient norm, and their standard deviations.
+
+    `notes` on the configuration state whether the loss is unknown.
+    """
+    loss = f"{line.loss:.4g} +- {'at most ' * line.is_bound}{line.loss_deviation:.1g}"
+    loss = "unknown" if shares_ends(notes) else loss
+    return f"loss {loss}, gradient norm {number_text(line.norm, line.norm_deviation)}"
 
 
 def deviation_lines(line: FirstLine) -> list[str]:

@@ -51,9 +51,9 @@ from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
-from theory.configurations.encoder_decoders import SHARED_ENDS
+from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import MULTIPLIED, multiplies_logits
+from theory.configurations.vectors import gradient_factors, multiplies_logits
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -253,7 +253,7 @@ def model_card(
             change = _change_of_step(given, of, result, first, limits, coarse=coarse)
     lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
     lines += [_more(result.values["stack"], of_run=run is not None)] * (len(lines) < _LINES)
-    sentences, ends = result.values["sentences"], any(note.field == SHARED_ENDS for note in result.values["notes"])
+    sentences, ends = result.values["sentences"], shares_ends(result.values["notes"])
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * ends)
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
     if fine:
@@ -278,7 +278,7 @@ def _rows(
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
-        *_change_lines(table, run, change, stack.tokens, has_loss=all(note.field != SHARED_ENDS for note in notes)),
+        *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
@@ -459,7 +459,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
         f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
-        "tied head (theory: untied)" if any(n.field == SHARED_ENDS for n in notes) else f"{stack.embeddings} head",
+        "tied head (theory: untied)" if shares_ends(notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
         *["layers below: the decoder's"] * bool(encoder),
     ]  # fmt: skip
@@ -521,12 +521,9 @@ def _run_lines(
     other = f"yours: --batch S{' --tokens N' * (longest is not None)} --logged FILE"
     lines = [f"Step 1: {at}{of_context}; {'your log: add --logged FILE' if first.is_fine else other}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
-    if any(note.field == SHARED_ENDS for note in notes):  # the class ties both ends and the Stack does not
-        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.line.loss:.4g}"
     if first.result is None:
         squares = squared_norms(table)
-        for note in notes:
-            squares["output matrix"] *= note.value**-2 if MULTIPLIED.get(note.field) == "Wemb" else 1.0
+        squares["output matrix"] *= gradient_factors(notes).get("Wemb", 1.0)
         carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     batch, norms = first.result.columns(), first.result.columns("layers")

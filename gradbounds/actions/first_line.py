@@ -18,7 +18,8 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note
-from theory.configurations.vectors import MULTIPLIED
+from theory.configurations.encoder_decoders import shares_ends
+from theory.configurations.vectors import gradient_factors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
@@ -260,7 +261,10 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    return f"normal: {loss} by draw, theory{runs}", f"normal before clipping: {norm}{errors})"
+    loss = f"normal: {loss} by draw, theory{runs}"
+    if shares_ends(notes):
+        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
+    return loss, f"normal before clipping: {norm}{errors})"
 
 
 def _power(stack: Stack) -> int:
@@ -334,9 +338,7 @@ def scale_of_batch(
             )
 
     scales = once((stack, patterns, None if law is None else law.key, coarse), scale)
-    # With W the model's matrix and c W the Stack's, the gradient at W is c times the gradient at c W. With tied
-    # embeddings too, because the input vectors are multiples of the rows of c W.
-    times = {MULTIPLIED[note.field]: note.value**-2 for note in notes if note.field in MULTIPLIED}
+    times = gradient_factors(notes)
     parts: dict[str, Any] = {
         name: {role: of * times.get(role, 1.0) for role, of in getattr(scales, name).items()}
         for name in ("single", "product", "single_sem", "product_sem", "vectors")

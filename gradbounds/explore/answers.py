@@ -272,7 +272,7 @@ def _first_step(question: Question) -> dict[str, Any]:
     for optimizer in _STEPPED:
         try:
             result = first_steps([stack], [optimizer], notes=notes, **limits)
-        except OverBudgetError as error:
+        except (NoRuleError, OverBudgetError) as error:
             rates.append({"optimizer": optimizer, "no_rule": str(error)})
             continue
         row = result.tables["first_step"].iloc[0]

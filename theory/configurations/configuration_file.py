@@ -76,6 +76,7 @@ def stack_from_config(
     family, in_file, about = _recognized(config if like is None else published(like), ignore)
     reading = _reading(family, in_file, ignore, fields)
     reading.notes += about
+    reading.embeddings = embeddings  # rules decide by it which factors are in the Stack
     values = _read_by(family, reading, tokens)
     if embeddings is not None:
         reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]

@@ -3,6 +3,7 @@
 Both have one width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from theory.configurations.family import (
@@ -14,13 +15,13 @@ from theory.configurations.family import (
     tied,
     without_dropout,
 )
-from theory.configurations.reading import Fields, Reading
+from theory.configurations.reading import Fields, Note, Reading
 
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, which is negligible in wide networks"
 _OTHER = "here, the output matrix is not tied to the input embeddings"
 
-SHARED_ENDS = "input embeddings and output matrix are one matrix"
-"""The field of the note on a class that ties both ends, where theory does not."""
+# The field of the note on a class that ties both ends, where theory does not.
+_SHARED_ENDS = "input embeddings and output matrix are one matrix"
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,12 @@ def _both(r: Reading) -> None:
 def _tied(r: Reading, consequence: str = "") -> None:
     """Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder."""
     if tied(r) == "tied":
-        r.say(SHARED_ENDS, True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
+        r.say(_SHARED_ENDS, True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
+
+
+def shares_ends(notes: Sequence[Note]) -> bool:
+    """Return whether a model's class ties both ends, by its notes, where the Stack does not: its loss is unknown."""
+    return any(note.field == _SHARED_ENDS for note in notes)
 
 
 ENCODER_DECODERS: dict[str, T5 | Bart] = {

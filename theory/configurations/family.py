@@ -152,7 +152,7 @@ def logits_times(r: Reading, fields: Fields, factor: float) -> None:
 def tied(r: Reading) -> str:
     """Return "tied" or "untied": whether the model's embeddings are also its output matrix.
 
-    The file's value has the effect that the model's class gives it.
+    A requested value comes first. The file's value has the effect that the model's class gives it.
 
     Raises:
         ValueError: the file's value is null or not a switch.
@@ -164,7 +164,7 @@ def tied(r: Reading) -> str:
     is_tied = r.of.tied[asked]
     if is_tied != asked:
         r.say("tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends in any case")
-    return "tied" if is_tied else "untied"
+    return r.embeddings or ("tied" if is_tied else "untied")
 
 
 def without_dropout(r: Reading) -> None:

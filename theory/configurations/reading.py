@@ -177,6 +177,7 @@ class Reading:
         self.notes: list[Note] = []
         self.scales = Scales(0.0)  # which a family's rules find
         self.sizes = sizes or {}
+        self.embeddings: str | None = None  # "tied" or "untied" if requested instead of the file's value
         self.in_file: dict[str, int] = {}
         self.held: dict[str, tuple[str, Any]] = {}  # the class's field and its value, by each of its other names
         for name, value in config.items():

@@ -39,8 +39,8 @@ _SWITCHES = {
 }  # fmt: skip
 # Families whose `attention_bias` does not concern W^O.
 _BARE_OUTPUT = [("attention_bias", family) for family in ("glm", "glm4", "helium", "seed_oss")]
-# The matrices that a model multiplies by a constant c, by the field of the note whose value is 1/c.
-MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
+# The roles of the matrices that a model multiplies by a constant c, by the field of the note whose value is 1/c.
+_MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
 
 
 def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()) -> tuple[str, ...]:
@@ -70,6 +70,23 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
     return tuple(name for name, is_learned in learned.items() if is_learned)
 
 
+def gradient_factors(notes: Sequence[Note]) -> dict[str, float]:
+    """Return the factors on squared gradient norms of the matrices that a model multiplies by constants, by role.
+
+    If the model stores W and multiplies it by the constants, with product c, the gradient at W is c times the gradient
+    at c W, which the Stack has. This holds with tied embeddings too, because the input vectors are multiples of the
+    rows of c W.
+
+    Args:
+        notes: notes on the network's configuration. A matrix may have several constants.
+    """
+    factors: dict[str, float] = {}
+    for note in notes:
+        if role := _MULTIPLIED.get(note.field):
+            factors[role] = factors.get(role, 1.0) * note.value**-2
+    return factors
+
+
 def multiplies_logits(notes: Sequence[Note]) -> bool:
     """Return whether a model multiplies its output logits, or its output matrix, by a constant other than 1."""
-    return any(MULTIPLIED.get(note.field) == "Wemb" for note in notes)
+    return "Wemb" in gradient_factors(notes)

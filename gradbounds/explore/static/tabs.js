@@ -126,7 +126,7 @@
     const norm = Number($("my_norm").value.replace(",", ".")), loss = Number($("my_loss").value.replace(",", "."));
     const texts = [];
     if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
-    if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
+    if (batchOf?.loss && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
     if (batchOf && norm > 0 && (!batchOf.text || batchOf.text === DISTINCT)) texts.push("Text repeats words, and then gradients agree more: choose English text.");
     if (batchOf && norm > 0) texts.push("A log’s norm must be taken before clipping, of the mean loss, at the first step.");
     $("mine").textContent = texts.join(" ");

@@ -23,7 +23,7 @@ from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
-from theory.configurations.vectors import BIASES, learned_vectors, multiplies_logits
+from theory.configurations.vectors import BIASES, gradient_factors, learned_vectors, multiplies_logits
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import token_law
@@ -108,8 +108,10 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         assert main([*model, "--batch", "32", "--text", "zipf:1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["line"]["norm"] == pytest.approx(norm, abs=0.01)
         assert main(model) == 0
-        assert "no rule for a first step with a factor on the output logits" in capsys.readouterr().out
-    assert main([*model, "--learning-rate", "1e-3"]) == 2
+        said = capsys.readouterr().out
+        assert "no rule for a first step with a factor on the output logits" in said and "muon" not in said
+    for steps in (["--learning-rate", "1e-3"], ["--first-step"]):
+        assert main([*model, *steps]) == 2
 
 
 def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
@@ -340,6 +342,8 @@ def test_gradients_of_a_matrix_that_the_model_multiplies():
         role: own.squares(2, ["inputs"])[role] / plain.squares(2, ["inputs"])[role] for role in ("Wemb", "inputs")
     }
     assert ratios == pytest.approx({"Wemb": 1 / 64, "inputs": 144.0})
+    drawn = stack_from_config(file, drawn_by="mup:16")[1]  # which halves the logits too
+    assert gradient_factors(drawn)["Wemb"] == pytest.approx(1 / 256)
     assert multiplies_logits(notes)
 
 

@@ -330,6 +330,10 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     deep = found(capsys, "--config", str(path), "--patterns", "2", "--depth", "4")["card"]["lines"]
     assert any("if you use SGD" in line for line in deep) and "same loss" not in " ".join(deep)
     assert value_of(lines, "loss").startswith("unknown: the class ties both ends")
+    batch = ("--config", str(path), "--patterns", "2", "--batch", "2")
+    assert found(capsys, *batch)["loss"] is None and main(["predict", *batch]) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert "loss unknown, gradient norm " in first and "unknown: the class ties both ends" in second
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
     assert found(capsys, "--config", str(path), "--patterns", "2")["card"]["step_1"]["loss"] is None

@@ -326,6 +326,11 @@ def test_factors_of_a_family_are_in_the_stack_or_in_a_note():
     rooted = {"model_type": "biogpt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 96}
     assert stack_from_config(rooted)[0].positions == "none"
     assert stack_from_config(rooted | {"scale_embedding": False})[0].positions == "learned"
+    for name in ("granite", "gemma", "modernbert-decoder"):
+        file = (granite if name == "granite" else rooted) | {"model_type": name, "num_key_value_heads": 4}
+        tied, untied = (stack_from_config(file | {"tie_word_embeddings": is_tied}) for is_tied in (True, False))
+        assert stack_from_config(file | {"tie_word_embeddings": True}, embeddings="untied") == untied
+        assert stack_from_config(file | {"tie_word_embeddings": False}, embeddings="tied") == tied
 
 
 def test_layers_without_rotations_are_named():
