@@ -77,7 +77,7 @@ def test_theory_is_what_samples_do(case):
 
 
 OVERLAPS = [
-    (2000, {"placement": "peri", "width": 256, "query_key_scale": 1.0}),
+    (2500, {"placement": "peri", "width": 256, "query_key_scale": 1.0}),
     (3500, {"query_key_scale": 1.0, "dropout": 0.6, "output_projection": "random", "initialization": "he"}),
     (4000, {"width": 256, "query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"}),
 ]
@@ -85,13 +85,13 @@ OVERLAPS = [
 
 @pytest.mark.parametrize(("draws", "fields"), OVERLAPS)
 def test_overlaps_change_the_gradients_of_queries_and_keys(draws, fields):
-    """Within 4 standard errors. Without norms, dropout or the tied product in the overlaps, they are 6% off or more."""
+    """Within 4 standard errors, which are below 6%."""
     stack = Stack(**{"width": 512, "depth": 1, "tokens": 4, "vocab": 64} | fields)
     samples, theory = sample(stack, draws=draws, seed=0), predict(stack, target=0.004)
     for name in {"grad_sq_WQ", "grad_sq_WK"} & set(theory):
         values = samples[name][:, 0].astype(float)
         error = math.hypot(values.std() / math.sqrt(draws), float(theory.errors[name][0]))
-        assert abs(values.mean() - theory[name]) < 4 * error, name
+        assert abs(values.mean() - theory[name]) < 4 * error < 0.06 * theory[name], name
 
 
 NARROW = [
