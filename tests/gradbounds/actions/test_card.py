@@ -548,6 +548,9 @@ def test_a_change_of_experts_begins_with_their_balance(capsys):
     said = " ".join(capsys.readouterr().out.split())
     safer = r"neither first step is known to be safer \(critical rate 12x, its error is not measured\)"
     assert re.search(rf"^Initialization: .* AdamW: {safer}", said)
+    assert main(["predict", "--like", "olmoe-1b-7b", *_TINY, "--compare", "experts=16"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 64 -> 16 experts get under" in said and not re.search(r"(Gain|Cost): .*fullest expert's share \d", said)
 
 
 @pytest.mark.parametrize(("ratio", "advised"), [(1.19, 2.0), (1.3, 5.0), (None, 5.0)])
