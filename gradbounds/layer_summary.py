@@ -281,7 +281,7 @@ def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e
     The matrix is one with the smallest factor. The result is (1.0, "") if the factor is at least 0.85. Gradients are
     clipped to norm 1, as most training codes do. Norms below the error of attention samples count as the smallest. If
     those are half of a matrix's norms, the matrix is omitted. The smallest norm of all layers would be an effect of the
-    samples: errors of single layers are up to 40%.
+    samples.
 
     Args:
         stack: the network.
@@ -303,10 +303,7 @@ def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e
 
 
 def slowed_text(slowest: tuple[float, str], setting: str = "") -> str:
-    """Describe a result of `slowest_step`, with a setting of AdamW.
-
-    Quick and fine estimates for 7B models, of 0.6 to 0.9, differed by at most 0.04, so that one digit is printed.
-    """
+    """Describe a result of `slowest_step` to one digit, with a setting of AdamW."""
     return f"AdamW's epsilon{setting} slows {slowest[1]} to {slowest[0]:.1g}x (median layer)"
 
 

@@ -214,7 +214,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     sides: tuple[list[str], list[str]] = [], []
     times, _, error = _times(before, after, "sgd")
     rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
-    verdict = [_of_experts(before, after, changed), _safer_step(before, after, stack, changed, sides)]
+    verdict = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
     unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
     verdict = [part for part in verdict if part] + [
         f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
@@ -222,7 +222,10 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
     ]
-    for name, words in _SMALLER.items():
+    compared = {**_SMALLER}
+    if stack.experts * changed.experts_per_token != changed.experts * stack.experts_per_token:
+        del compared[_LARGEST["expert_load_max"]]  # an even share differs, too
+    for name, words in compared.items():
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
     slow = [step.slowed[0] for step in (before, after)]
@@ -254,23 +257,32 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     return above, [_LOST] * bool(lost) + below
 
 
-def _of_experts(before: _Step, after: _Step, changed: Stack) -> str:
+def _of_experts(before: _Step, after: _Step, stack: Stack, changed: Stack) -> str:
     # State whether the initialization has uneven experts or alike tokens, before and after the change.
     if not {_FEW, _COSINE} <= before.numbers.keys() & after.numbers.keys():
         return ""
-    even = changed.experts_per_token / changed.experts
-    limits = {_LARGEST["expert_load_max"]: ("uneven experts", 2 * even), _COSINE: ("alike tokens", NEARLY_EQUAL)}
-    faults = {words: tuple(step.numbers[name] > most for step in (before, after))
-              for name, (words, most) in limits.items()}  # fmt: skip
-    kinds = {"the change mends {}": (True, False), "the change causes {}": (False, True), "{} remain": (True, True)}
+    names = _LARGEST["expert_load_max"], _COSINE, _FEW
+    share, cosine, few = ([step.numbers[name] for step in (before, after)] for name in names)
+    even = [each.experts_per_token / each.experts for each in (stack, changed)]
+    # No share can exceed twice an even share of half of the tokens or more, so that evenness is unknown there.
+    uneven = tuple(None if 2 * part >= 1.0 else most > 2 * part for most, part in zip(share, even, strict=True))
+    faults = {"uneven experts": uneven, "alike tokens": tuple(most > NEARLY_EQUAL for most in cosine)}
+    kinds = {
+        "the change mends {}": (True, False), "the change causes {}": (False, True), "{} remain": (True, True),
+        "the network without the change has {}": (True, None), "the changed network has {}": (None, True),
+    }  # fmt: skip
     listed = [(text, [words for words, each in faults.items() if each == kind]) for text, kind in kinds.items()]
     changes = [text.format(" and ".join(words)) for text, words in listed if words]
-    pairs = {name: [step.numbers[name] for step in (before, after)] for name in (*limits, _FEW)}
-    share, cosine, few = pairs.values()
+    fine = f"{'experts are even and ' * (uneven == (False, False))}tokens differ, with and without the change"
+    experts = " -> ".join(dict.fromkeys(f"{each.experts}" for each in (stack, changed)))
+    parts, tenths = (
+        " -> ".join(dict.fromkeys(f"{factor * part:.{digits}%}" for part in even))
+        for factor, digits in ((1, 0), (0.1, 1))
+    )
     return (
-        f"Initialization: {'; '.join(changes) or 'experts are even and tokens differ, with and without the change'}. "
-        f"The fullest expert takes at most {share[0]:.0%} -> {share[1]:.0%} of tokens (even: {even:.0%}), "
-        f"about {few[0]:.0f} -> {few[1]:.0f} of {changed.experts} experts get under {even / 10:.1%} in the last layer, "
+        f"Initialization: {'; '.join(changes) or fine}. "
+        f"The fullest expert takes at most {share[0]:.0%} -> {share[1]:.0%} of tokens (even: {parts}), "
+        f"about {few[0]:.0f} -> {few[1]:.0f} of {experts} experts get under {tenths} in the last layer, "
         f"and two tokens have a cosine of at most {cosine[0]:.2f} -> {cosine[1]:.2f}."
     )
 

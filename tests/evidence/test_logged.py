@@ -113,10 +113,10 @@ def predicted_once(monkeypatch):
     """Networks that many runs ask for are predicted once."""
     kept: dict[Any, Any] = {}
 
-    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
-        key = stack, law and law.key, patterns, coarse
+    def once(stack, law, patterns, budget, *, coarse=False, notes=()):
+        key = stack, law and law.key, patterns, coarse, notes
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
         return kept[key]
 
     monkeypatch.setattr(logged_theory, "scale_of_batch", once)

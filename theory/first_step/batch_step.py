@@ -23,10 +23,9 @@ curvature is from `muon_rule_of_batch`, in which a position represents many (`_P
 depend on the gradient's size, so that a larger kernel does not change it.
 The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
 The errors of critical rates with gated units are sometimes larger. Muon's curvature is 0.80 to 1.41 times the sampled
-one in 41 networks with plain units. Queries and keys then have two times theirs in a network of depth 2, and more at
-depth 6. With 48 ids, the curvature was two times too large in one network, because an id has one context.
-Token embeddings much larger than 1 make positions nearly orthogonal. Few positions then have too large a critical
-rate: 64 of them by up to 1.9 times, 8 by up to 40 times.
+one in 41 networks with plain units. With 48 ids, the curvature was two times too large in one network, because an id
+has one context. Token embeddings much larger than 1 make positions nearly orthogonal. Few positions then have too large
+a critical rate: 64 of them by up to 1.9 times, 8 by up to 40 times.
 
 Source: this project.
 """
@@ -93,9 +92,8 @@ Muon's gain is up to 1.7 times too large. In a network with 512 tokens, one was 
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. With the counts of `TextLaw.of_text`, the squared gradient of each matrix was at most 1.5 times the predicted
-one in two such networks. Muon's rates were 0.32 to 1.43 times the predicted ones in 18 Post-LN networks and 0.69 to
-1.15 times in 9 Peri-LN networks, too few for a range.
+token. With the counts of `TextLaw.of_text`, the prediction includes these. Muon's rates were 0.32 to 1.43 times the
+predicted ones in 18 Post-LN networks and 0.69 to 1.15 times in 9 Peri-LN networks, too few for a range.
 """
 
 

@@ -191,6 +191,44 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     assert "give a position's own token id a probability" in capsys.readouterr().err
 
 
+def test_muons_words_are_those_of_measured_networks(capsys):
+    """An error is printed only where at least four of five changes of the loss were within it."""
+    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
+
+    def drawn(kinds, least=1):
+        found = {name: one for name, one in networks.items() if re.search(rf"^\d+ \d+ {kinds} \d+ muon$", name)}
+        return [one for name, one in found.items() if int(name.split()[-2]) >= least]
+
+    def within(rows):
+        return [sum(abs(x["changes"][k] - x["theory"][k]) <= x["errors"][k] for x in rows) for k in (0, 1)]
+
+    def ends(rows, number):
+        return " to ".join(f"{limit(1 / row[number] for row in rows):.2f}" for limit in (min, max))
+
+    plain, gated = drawn("(un)?tied", 4), drawn("(gated|llama)", 4)
+    (near, far), (held, _) = within(plain), within(gated)
+    said = learning_rate._MUON["pre"]
+    assert f"{near} of {len(plain)} networks with plain units ({far} of {len(plain)} at four times" in said
+    assert f"such an error in {held} of {len(gated)} networks" in said and held < 0.8 * len(gated)
+    curvatures = (
+        f"{ends(plain, 'curvature')} times the predicted one, with gated units {ends(gated, 'curvature')} times"
+    )
+    assert curvatures in said and near >= 0.8 * len(plain)
+    flags = "--learning-rate 1e-4 --optimizer muon --mask causal --width 64 --vocab 128 --batch 4 --text zipf:1".split()
+    printed = {}
+    for network in ("post", "peri", "deepnorm", "pre", "pre --ffn gated --activation silu"):
+        assert main(["predict", "--placement", *network.split(), *flags]) == 0
+        printed[network] = " ".join(capsys.readouterr().out.split())
+        assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == network.startswith("pre")
+        assert "R is that of torch.optim.Muon" in printed[network]
+        assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
+    for placement, kinds, title in (("post", "(post (un)?tied|bert)", "Post-LN"), ("peri", "peri .*", "Peri-LN")):
+        rates = (
+            f"{ends(drawn(kinds), 'critical_rate')} times the predicted ones in {len(drawn(kinds))} {title} networks"
+        )
+        assert rates in printed[placement]
+
+
 @pytest.mark.parametrize(("flags", "curvature", "scale", "said"), [
     ("1e-9 --optimizer sgd", 1.0, 0.1, "\nExtrapolated: the batch's squared gradient is 0.1 times its approximation"),
     ("1e-9 --optimizer sgd", 1.0, 0.1, "range, extrapolated"),
@@ -483,7 +521,7 @@ def test_a_change_of_experts_begins_with_their_balance(capsys):
     """The verdict names faults of the initialization; critical rates without a measured error are printed, too."""
     stack, names = Stack(placement="pre", experts=64, experts_per_token=8), (*compare._LARGEST.values(), compare._FEW)
     uneven, even = (compare._Step(dict(zip(names, each, strict=True))) for each in ((0.95, 0.97, 14), (0.1, 0.17, 0)))
-    assert compare._of_experts(uneven, even, stack) == (
+    assert compare._of_experts(uneven, even, stack, stack) == (
         "Initialization: the change mends uneven experts and alike tokens. The fullest expert takes at most 97% -> 17% "
         "of tokens (even: 12%), about 14 -> 0 of 64 experts get under 1.2% in the last layer, and two tokens have a "
         "cosine of at most 0.95 -> 0.10."
@@ -493,11 +531,30 @@ def test_a_change_of_experts_begins_with_their_balance(capsys):
         (uneven, uneven, "uneven experts and alike tokens remain."),
         (even, even, "experts are even and tokens differ, with and without the change."),
     ):
-        assert compare._of_experts(before, after, stack).startswith(f"Initialization: {said} ")
+        assert compare._of_experts(before, after, stack, stack).startswith(f"Initialization: {said} ")
+    two, eight = (replace(stack, experts=experts, experts_per_token=1) for experts in (2, 8))
+    half, quarter, wide = (
+        compare._Step(dict(zip(names, each, strict=True))) for each in ((0.8, 0.64, 0), (0.8, 0.28, 0), (0.8, 0.2, 0))
+    )
+    assert compare._of_experts(half, quarter, two, eight) == (
+        "Initialization: the changed network has uneven experts. The fullest expert takes at most 64% -> 28% of tokens "
+        "(even: 50% -> 12%), about 0 -> 0 of 2 -> 8 experts get under 5.0% -> 1.2% in the last layer, and two tokens "
+        "have a cosine of at most 0.80 -> 0.80."
+    )
+    backward, unknown, changed = (
+        compare._of_experts(*each)
+        for each in ((quarter, half, eight, two), (half, half, two, two), (half, wide, two, eight))
+    )
+    assert backward.startswith("Initialization: the network without the change has uneven experts. ")
+    assert unknown.startswith("Initialization: tokens differ, with and without the change. The fullest ")
+    assert changed.startswith("Initialization: tokens differ, with and without the change. The fullest ")
     assert main(["predict", "--like", "olmoe-1b-7b", *_TINY, "--compare", "embedding_scale=1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     safer = r"neither first step is known to be safer \(critical rate 12x, its error is not measured\)"
     assert re.search(rf"^Initialization: .* AdamW: {safer}", said)
+    assert main(["predict", "--like", "olmoe-1b-7b", *_TINY, "--compare", "experts=16"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 64 -> 16 experts get under" in said and not re.search(r"(Gain|Cost): .*fullest expert's share \d", said)
 
 
 @pytest.mark.parametrize(("ratio", "advised"), [(1.19, 2.0), (1.3, 5.0), (None, 5.0)])
