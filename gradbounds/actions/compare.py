@@ -12,7 +12,7 @@ from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
-from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, code_of, effect
+from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, code_of, effect, is_rounded_away
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import (
@@ -58,6 +58,7 @@ _COST = (
     "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), whose effect on training is not "
     "judged; AdamW moves embeddings {:g}x less, relative to their size"
 )
+_ROUNDED = "a residual stream in bfloat16 rounds away half or more of what they add (keep it in float32)"
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _COSINE: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
@@ -246,8 +247,11 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     growths = [step.numbers.get(_GROWTH, 0.0) for step in (after, before)]
     factor = changed.embedding_scale / stack.embedding_scale
     if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
-        shares = (100.0 * (1.0 - growth**-2) for growth in growths)
-        sides[1].append(_COST.format(*(float(f"{number:.2g}") for number in (*shares, factor))))
+        shares = [1.0 - growth**-2 for growth in growths]
+        sides[1].append(
+            _COST.format(*(float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor)))
+        )
+        sides[1].extend([_ROUNDED] * is_rounded_away(shares[0], changed.depth))
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
     above, below = (
@@ -313,8 +317,8 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     if stack.placement != changed.placement:
         names = TITLES[stack.placement], TITLES[changed.placement]
     safer, other = names if times < 1 else names[::-1]
-    advice = "Try the change if early steps blow up; otherwise, step 1 is no reason for it."
-    advice = "Step 1 is a reason against the change." if times < 1 else advice
+    advice = "Try the change if early steps blow up; otherwise, this rate is no reason for it."
+    advice = "This rate is a reason against the change." if times < 1 else advice
     return (
         f"AdamW: {safer} has the safer first step, with a critical rate {size} as large ({error}); to start as far "
         f"below its own, {other} needs a linear warm-up {size} as long. {advice}"

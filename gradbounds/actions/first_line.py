@@ -338,7 +338,8 @@ def scale_of_batch(
             )
 
     scales = once((stack, patterns, None if law is None else law.key, coarse), scale)
-    times = gradient_factors(notes)
+    if not (times := gradient_factors(notes)):
+        return scales
     parts: dict[str, Any] = {
         name: {role: of * times.get(role, 1.0) for role, of in getattr(scales, name).items()}
         for name in ("single", "product", "single_sem", "product_sem", "vectors")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
@@ -169,21 +168,22 @@ def change_of_batch(
     alike = f"; cosine of two tokens {there[-1]:.2f}" * bool(here.max() > NEARLY_EQUAL)
     if (loads := profiles(changed, "predicted").get("expert_load_max")) is not None:
         alike += f"; fullest expert {loads.max():.0%}"
-    alike += "; float32 stream only" * is_rounded_away(profiles(changed, "predicted").get("hidden_energy", np.ones(1)))
+    energies = profiles(changed, "predicted").get("hidden_energy", np.ones(1))
+    alike += "; float32 stream only" * is_rounded_away(1.0 - energies[0] / energies[-1], len(energies))
     return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes)
 
 
-def is_rounded_away(energies: NDArray[np.float64]) -> bool:
+def is_rounded_away(share: float, depth: int) -> bool:
     """Return whether a residual stream in bfloat16 rounds away half or more of what the branches above layer 1 add.
 
-    This happens if the rms of each of the 2 (L - 1) branches is below 2^-10 times that of the stream: measured for sums
+    This happens if the rms of each of the 2 (L - 1) branches is below 2^-10 times the stream's. The limit is from sums
     of 94 independent Gaussian branches of equal size.
 
     Args:
-        energies: mean square of the stream's entries after each layer, (L,).
+        share: the part of the stream's mean square after layer L that these branches add.
+        depth: number of layers L.
     """
-    share, branches = 1.0 - energies[0] / energies[-1], 2 * (len(energies) - 1)
-    return bool(0.0 < share < branches * 2.0**-20)
+    return 0.0 < share < 2 * (depth - 1) * 2.0**-20
 
 
 def as_flags(values: Mapping[str, Any]) -> list[str]:

@@ -487,7 +487,7 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     both = said(0.63, 1.0, 2.0, 2.0, 3.0, peri)
     assert both.startswith(
         "AdamW: Pre-LN has the safer first step, with a critical rate 8x as large (beyond its error, 3x); to start as "
-        "far below its own, Peri-LN needs a linear warm-up 8x as long. Step 1 is a reason against the change. AdamW, "
+        "far below its own, Peri-LN needs a linear warm-up 8x as long. This rate is a reason against the change. AdamW"
     )
     assert both.endswith(
         "SGD: the layers become more even (first and last layer at most 9x -> 2x apart); gradient norm 2 -> 3. "
