@@ -26,8 +26,9 @@ from gradbounds.described_network import Description
 from gradbounds.units import duration
 from theory import Stack
 from theory.configurations import Note
+from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
-from theory.coverage import require
+from theory.coverage import NoRuleError, require
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
@@ -84,6 +85,11 @@ class Theory:
         """
         for subject in ("prediction", "noise_scale"):
             require(stack, subject)
+        if shares_ends(notes):
+            raise NoRuleError(
+                "theory has no rule for the loss of a class that ties both ends of an encoder-decoder; --embeddings "
+                "untied judges a network with separate ends."
+            )
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
         scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse, notes=notes)
         errors = scale.grad_sq_sem(self.batch)

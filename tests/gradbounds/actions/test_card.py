@@ -371,6 +371,9 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     batch = ("--config", str(path), "--patterns", "2", "--batch", "2")
     assert found(capsys, *batch)["loss"] is None and main(["predict", *batch]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
+    (log := tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 5.3, "grad_norm": 9.0}')
+    assert main(["predict", *batch, "--logged", str(log)]) == 2
+    assert "no rule for the loss of a class that ties both ends" in capsys.readouterr().err
     assert "loss unknown, gradient norm " in first and "unknown: the class ties both ends" in second
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
