@@ -352,8 +352,8 @@ def line_text(line: FirstLine, notes: Sequence[Note] = ()) -> str:
     `notes` on the configuration state whether the loss is unknown.
     """
     loss = f"{line.loss:.4g} +- {'at most ' * line.is_bound}{line.loss_deviation:.1g}"
-    loss = "unknown" if shares_ends(notes) else loss
-    return f"loss {loss}, gradient norm {number_text(line.norm, line.norm_deviation)}"
+    norm = number_text(line.norm, line.norm_deviation)
+    return f"loss {'unknown' if shares_ends(notes) else loss}, gradient norm {norm}"
 
 
 def deviation_lines(line: FirstLine) -> list[str]:

@@ -261,9 +261,8 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    loss = f"normal: {loss} by draw, theory{runs}"
-    if shares_ends(notes):
-        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
+    unknown = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
+    loss = unknown if shares_ends(notes) else f"normal: {loss} by draw, theory{runs}"
     return loss, f"normal before clipping: {norm}{errors})"
 
 

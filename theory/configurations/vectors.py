@@ -81,9 +81,8 @@ def gradient_factors(notes: Sequence[Note]) -> dict[str, float]:
         notes: notes on the network's configuration. A matrix may have several constants.
     """
     factors: dict[str, float] = {}
-    for note in notes:
-        if role := _MULTIPLIED.get(note.field):
-            factors[role] = factors.get(role, 1.0) * note.value**-2
+    for role, note in ((_MULTIPLIED[note.field], note) for note in notes if note.field in _MULTIPLIED):
+        factors[role] = factors.get(role, 1.0) * note.value**-2
     return factors
 
 
