@@ -183,7 +183,7 @@ def is_rounded_away(share: float, depth: int) -> bool:
         share: the part of the stream's mean square after layer L that these branches add.
         depth: number of layers L.
     """
-    return 0.0 < share < 2 * (depth - 1) * 2.0**-20
+    return bool(0.0 < share < 2 * (depth - 1) * 2.0**-20)
 
 
 def as_flags(values: Mapping[str, Any]) -> list[str]:
