@@ -139,7 +139,9 @@ def agreement_lines(table: pd.DataFrame, of: str) -> list[str]:
         lines.append(
             "No number is judged. docs/verdicts.md explains the rules." if len(reasons) else "Nothing is predicted."
         )
-    lines += [f"     not judged, {number} numbers: {why}" for why, number in reasons[:_REASONS].items()]
+    lines += [
+        f"     not judged, {number} number{'s' * (number > 1)}: {why}" for why, number in reasons[:_REASONS].items()
+    ]
     if (hidden := len(reasons) - _REASONS) > 0:
         lines.append(
             f"     and {hidden} more reason{'s' * (hidden > 1)}, in `comparison` of `gradbounds check PATH --json`"

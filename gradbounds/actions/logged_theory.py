@@ -130,8 +130,8 @@ class Theory:
 
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
-        fine, (cost, causes) = self.quick_cost(coarse=False).seconds, self.costs(given, line, coarse=coarse)
-        again = Cost(fine, 0.0) if fine > cost.seconds else Cost()  # where the quick prediction is too uncertain
+        fine, (cost, causes) = self.quick_cost(coarse=False), self.costs(given, line, coarse=coarse)
+        again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
         return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:

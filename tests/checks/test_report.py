@@ -210,6 +210,6 @@ def test_counts_in_words():
     counted = "2 agree within 3%, 0 are consistent but need more networks for a decision, 1 differ, 1 are not judged"
     assert agreement_counts(table) == f"{counted}; the median standard error of the judged is 2.00%"
     first = f"Theory compared with samples, all layers: {agreement_counts(table)}."
-    assert agreement_lines(table, "all layers") == [first, f"     not judged, 1 numbers: {why}"]
+    assert agreement_lines(table, "all layers") == [first, f"     not judged, 1 number: {why}"]
     assert len(agreement_lines(table[:3], "all layers")) == 1
     assert agreement_lines(table[3:4], "all layers")[1].startswith("No number is judged.")
