@@ -20,6 +20,7 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.result import Result
 from theory import Stack
+from theory.configurations.encoder_decoders import shares_ends
 from theory.mean_field.text_law import TextLaw
 
 # The largest relative difference of two logs that count as equal if theory does not judge them.
@@ -161,10 +162,11 @@ def judged_quickly(
             networks, key=lambda name: min((abs(loss_of_head(networks[name][0]) - x) for x in losses), default=0)
         )
         (stack, notes), law = networks[name], law_of(networks[name][0], asked.text)
-        if losses and max(losses) < TRAINED * math.log(stack.vocab):
-            return Judged(
-                ["Theory does not judge the two logs: their losses are below half of ln V, of trained weights."]
-            )
+        trained = "their losses are below half of ln V, of trained weights" * (
+            max(losses, default=math.inf) < TRAINED * math.log(stack.vocab)
+        )
+        if reason := trained or "it lacks their loss" * shares_ends(notes):
+            return Judged([f"Theory does not judge the two logs: {reason}."])
         patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
         with by_estimates():  # without timing a small batch, which has no coarse groups
             scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse, notes=notes)

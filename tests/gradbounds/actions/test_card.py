@@ -374,6 +374,8 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     (log := tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 5.3, "grad_norm": 9.0}')
     assert main(["predict", *batch, "--logged", str(log)]) == 2
     assert "no rule for the loss of a class that ties both ends" in capsys.readouterr().err
+    main(["predict", *batch[:2], *batch[4:], "--logged", str(log), str(log)])
+    assert "Theory does not judge the two logs: it lacks their loss." in capsys.readouterr().out
     assert "loss unknown, gradient norm " in first and "unknown: the class ties both ends" in second
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
