@@ -53,7 +53,7 @@ def test_theory_is_what_samples_do(case):
 
 
 def test_tied_embeddings():
-    """As above; the certain gradient at the logits is most of what router and gate have."""
+    """The gradients of router and gate come mostly from the part of the logits' gradient that is certain."""
     fields = {
         "placement": "post", "experts": 4, "experts_per_token": 2, "ffn": "gated", "activation": "silu",
         "shared_ratio": 0.5, "shared_gate": "sigmoid", "query_key_scale": 1.0, "heads": 4, "mask": "causal",

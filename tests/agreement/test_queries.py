@@ -219,7 +219,7 @@ def test_without_queries_nothing_is_done_to_them():
 
 
 def test_a_norm_makes_the_scale_of_no_effect_but_for_gradients_of_its_own():
-    """Which are smaller by s²."""
+    """The gradients of queries and keys are smaller by s²."""
     fields = {"depth": 2, "tokens": 4, "vocab": 16, "width": 64, "query_key_norm": "head"}
     small, large = (predict(Stack(**fields, query_key_scale=s), patterns=16) for s in (0.1, 2.0))
     for name, value in small.items():

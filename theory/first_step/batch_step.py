@@ -92,8 +92,8 @@ Muon's gain is up to 1.7 times too large. In a network with 512 tokens, one was 
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. With the counts of `TextLaw.of_text`, the prediction includes these. Muon's rates were 0.32 to 1.43 times the
-predicted ones in 18 Post-LN networks and 0.69 to 1.15 times in 9 Peri-LN networks, too few for a range.
+token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Muon's rates were 0.32 to 1.43
+times the predicted ones in 18 Post-LN networks and 0.69 to 1.15 times in 9 Peri-LN networks, too few for a range.
 """
 
 

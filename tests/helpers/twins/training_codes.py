@@ -89,7 +89,7 @@ def olmo(sizes: Sizes) -> Weights:
 
 
 def _by_depth(sizes: Sizes, *, gated: bool) -> Weights:
-    """Of 0.02, and over sqrt(2 L) what writes to the stream.
+    """Draw with standard deviation 0.02, divided by sqrt(2 L) for matrices that write to the stream.
 
     Megatron-LM's `init_method_normal` and `scaled_init_method_normal`, and nanoGPT's names that end with c_proj.weight.
     """

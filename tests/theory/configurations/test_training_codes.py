@@ -1,4 +1,4 @@
-"""How training codes draw: every matrix beside one drawn by the rule's own words, and factors that are no deviation."""
+"""Initializations of training codes: every matrix against one drawn by the rule's words, and the other factors."""
 
 from dataclasses import replace
 
