@@ -149,4 +149,4 @@ def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same
     variance = output * stack.output_scale**2
     smoothing, vocab = stack.label_smoothing, stack.vocab
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) - 2.0) / vocab
-    return tokens.total(targets * variance + np.expm1(variance) / vocab) / stack.rows**2
+    return tokens.total(of_counted(stack, tokens, targets * variance + np.expm1(variance) / vocab)) / stack.rows**2

@@ -104,6 +104,7 @@ class TextLayout(GroupLayout):
     own_labels: Array
     independent_labels: bool
     clumping: tuple[float, float, float] | None = None
+    counted: tuple[float, float, float] | None = None
     is_text: ClassVar[bool] = True
 
     @classmethod
@@ -143,7 +144,7 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
-            independent_labels=law.independent_labels, clumping=law.clumping, coarse=coarse,
+            independent_labels=law.independent_labels, clumping=law.clumping, counted=law.counted, coarse=coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
@@ -208,6 +209,20 @@ class TextLayout(GroupLayout):
         """
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
+
+    def of_counted(self, kernel: Array) -> Array:
+        """Multiply a kernel by the probability that both positions count, divided by its square for one position.
+
+        Args:
+            kernel: gradient kernel of the positions' own losses, (..., 2 R, 2 R).
+        """
+        if self.counted is None:
+            return kernel
+        share, within, across = self.counted
+        counted = np.where(self.one_sequence, within, across)
+        kappa = self.repeats[self._places[:, None], self._places]
+        factors = np.where(self.one_word > 0, counted / kappa, (1.0 - counted) / (1.0 - kappa))
+        return kernel * with_diagonal(factors, np.full(len(factors), 1.0 / share))
 
     @cached_property
     def labels(self) -> LabelChances:

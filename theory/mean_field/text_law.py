@@ -47,6 +47,7 @@ class TextLaw:
     labels_within: tuple[float, float] | None = None
     clumping: tuple[float, float, float] | None = None
     independent_labels: bool = False
+    counted: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
         law = np.asarray(self.frequencies, dtype=float)
@@ -280,6 +281,40 @@ class TextLaw:
                 f"or a file, got {given!r}."
             ) from None
         return cls.of_counts(counts) if counts is not None else cls._of_ids(_ids_of(given), tokens)
+
+    def masked(self) -> TextLaw:
+        """Return the law of this text for masked language modelling, in which a label is the original token id.
+
+        A position counts in the loss with the probability 15%. Its token id is replaced by that of [MASK] in 80% of
+        cases, and by a random one in 10%.
+
+        Source: Devlin et al. (2019), arXiv:1810.04805, section 3.1.
+        """
+        words, share, (mask, noise, kept) = len(self.frequencies), 0.15, (0.8, 0.1, 0.1)
+        inputs = share * mask, share * noise, 1.0 - share * (mask + noise)
+
+        def repeats(parts: tuple[float, float, float], agree: float) -> float:
+            first, random, original = parts
+            return first**2 + (random**2 + 2.0 * random * original) / words + original**2 * agree
+
+        def labels(agree: float) -> tuple[float, float, float]:
+            equal = repeats((mask, noise, kept), agree)
+            both = agree * (mask**2 + (noise**2 + 2.0 * noise * kept) / words) + kept**2 * agree
+            return equal, both / equal, (agree - both) / (1.0 - equal)
+
+        (within, *labels_within), (across, *of_two) = labels(self.within), labels(self.across)
+        frequencies = np.append(self.frequencies * inputs[2] + inputs[1] / words, inputs[0])
+        clumping = self.clumping
+        if clumping is not None:
+            of_one, of_two_texts, of_sizes = clumping
+            square, kept = float(np.square(frequencies).sum()) ** 2, inputs[2]
+            three = kept**3 * (of_one + float(np.square(self.frequencies).sum()) ** 2) + inputs[0] ** 3
+            clumping = three - square, kept**4 * of_two_texts, kept**4 * of_sizes
+        return TextLaw(
+            frequencies, repeats(inputs, self.within), repeats(inputs, self.across), *of_two,
+            own_labels=0.0 * frequencies, labels_within=tuple(labels_within), clumping=clumping,
+            independent_labels=True, counted=(share, within, across),
+        )
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Sample windows of independent token ids, (count, tokens + 1), for the argument `windows` of `predict`."""
