@@ -71,6 +71,7 @@ class FirstLine:
         is_bound: whether `loss_deviation` is only an upper bound.
         drawn: standard deviation of the norm over weights and batches of one text, without theory's own error.
         quick: largest relative error by which a quick estimate of the norm is too small; 0 otherwise.
+        masked: share of masked words; 0 if every position counts in the loss.
     """
 
     loss: float
@@ -81,6 +82,7 @@ class FirstLine:
     is_bound: bool = False
     drawn: float = 0.0
     quick: float = 0.0
+    masked: float = 0.0
 
     @property
     def log_deviation(self) -> float:
@@ -125,8 +127,9 @@ def first_line(
         ]  # fmt: skip
     of_draw = norm * float(np.linalg.norm(drawn))
     return FirstLine(
-        scale.loss, deviation, norm, math.hypot(of_draw, norm * float(np.linalg.norm(shares))), shared, bound, of_draw
-    )
+        scale.loss, deviation, norm, math.hypot(of_draw, norm * float(np.linalg.norm(shares))), shared, bound, of_draw,
+        masked=scale.masked,
+    )  # fmt: skip
 
 
 def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | None) -> list[float]:
@@ -252,7 +255,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         texts: whether the norm's deviation includes the difference between texts.
     """
     errors = f" by draw,{' text,' * texts} theory{f'; quick: within {line.quick:.0%}' * bool(line.quick)}"
-    errors += ", not by masking" * any(note.field == "masked words" for note in notes)
+    errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * masks_words(notes)
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
     around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
     loss, norm = (
@@ -264,6 +267,11 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     unknown = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
     loss = unknown if shares_ends(notes) else f"normal: {loss} by draw, theory{runs}"
     return loss, f"normal before clipping: {norm}{errors})"
+
+
+def masks_words(notes: Sequence[Note]) -> bool:
+    """Return whether a configuration's model is trained to predict masked words."""
+    return any(note.field == "masked words" for note in notes)
 
 
 def _power(stack: Stack) -> int:
@@ -306,13 +314,14 @@ def scale_of_batch(
     """Predict the gradient of a batch as a function of the batch size, within limits of time and memory.
 
     `coarse` has the same meaning as in `noise_scale`. With `notes` on a configuration, gradients belong to the matrices
-    that the model stores.
+    that the model stores, and words are masked if its class predicts masked words.
 
     Raises:
         ValueError: an argument is outside its range; see `noise_scale`.
         NoRuleError: theory has no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
+    law = law.masked() if law and masks_words(notes) else law
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
     if budget.is_clocked and budget.has_room(cost):
         whole, _ = cost_of_batch(stack, law, patterns)

@@ -192,13 +192,14 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
 
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     """Set a norm of the embeddings, one token-type vector in all of them, and the output head's own layer."""
-    r.say("masked words", "some positions", "here, the loss is averaged over all positions")
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "here, position embeddings are added to the inputs")
     if r.knows("type_vocab_size"):
         fields["positions"] = "learned_segment" if r.number("type_vocab_size") > 0 else "learned"
     if r.knows("is_decoder"):
         fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
+    if fields["mask"] == "none":
+        r.say("masked words", "some positions", "here, the loss is averaged over all positions")
     if r.knows("embedding_size"):
         _narrow(r, fields, "embedding_size")
     r.refused("a vector of the task is added to the inputs", "use_task_id")

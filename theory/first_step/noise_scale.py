@@ -49,6 +49,7 @@ class NoiseScale:
         stream: the residual stream's "hidden_energy" and "token_correlation" (L,), within a sequence. With experts and
             a text, "expert_load_max" (L,) is the share of a large batch's tokens that the fullest expert takes, and
             "expert_balance" its load-balancing loss, of which k experts with even loads have k.
+        masked: share of the positions that count in the loss of masked words; 0 if all count.
     """
 
     stack: Stack
@@ -60,6 +61,7 @@ class NoiseScale:
     vectors: dict[str, Array]
     loss_moments: tuple[float, float] | None = None
     stream: dict[str, Array] = field(default_factory=dict)
+    masked: float = 0.0
 
     def loss_deviation(self, sequences: int) -> float:
         """Return the standard deviation of a batch's loss over random networks, labels and texts, in nats.
@@ -223,6 +225,7 @@ def noise_scale(
         },
         loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
         stream={name: two_sequences[name] for name in _STREAM if name in two_sequences},
+        masked=text.counted[0] if text and text.counted else 0.0,
     )
 
 

@@ -286,7 +286,7 @@ class TextLaw:
         """Return the law of this text for masked language modelling, in which a label is the original token id.
 
         A position counts in the loss with the probability 15%. Its token id is replaced by that of [MASK] in 80% of
-        cases, and by a random one in 10%.
+        cases, and by a random one in 10%. The rarest id of the text is that of [MASK].
 
         Source: Devlin et al. (2019), arXiv:1810.04805, section 3.1.
         """
@@ -303,7 +303,8 @@ class TextLaw:
             return equal, both / equal, (agree - both) / (1.0 - equal)
 
         (within, *labels_within), (across, *of_two) = labels(self.within), labels(self.across)
-        frequencies = np.append(self.frequencies * inputs[2] + inputs[1] / words, inputs[0])
+        frequencies = self.frequencies * inputs[2] + inputs[1] / words
+        frequencies[frequencies.argmin()] += inputs[0]
         clumping = self.clumping
         if clumping is not None:
             of_one, of_two_texts, of_sizes = clumping
