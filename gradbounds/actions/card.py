@@ -16,6 +16,7 @@ from gradbounds.actions.first_line import (
     FirstLine,
     cost_of_batch,
     largest_loss_deviation,
+    masks_words,
     normal_ranges,
     norms_of_texts,
     quick_cost,
@@ -642,6 +643,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
     # State the error to expect and its evidence, and the parts that were not tested or are omitted.
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
+    masked = first.line.masked if first else 0.0
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
         expected = (
@@ -665,7 +667,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]
-        if note.what == "left out" and note.reason != _IGNORED
+        if note.what == "left out" and note.reason != _IGNORED and not (masked and masks_words([note]))
     )
     cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)

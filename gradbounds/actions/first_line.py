@@ -120,7 +120,10 @@ def first_line(
     drawn += [shared * (of_tied if scale.stack.embeddings == "tied" else _OF_LABELS) * scale.stack.width**-0.5]
     if law is not None:
         power = shared * _power(scale.stack)
-        drawn += [power * _deviation_of_repeats(law, batch, scale.stack.tokens)]
+        tokens = scale.stack.tokens * (scale.masked or 1.0)
+        drawn += [power * _deviation_of_repeats(law, batch, tokens)]
+        # The number of masked words varies, and with it the part of the squared norm that averages out.
+        drawn += [(1.0 - shared) / 2.0 * ((1.0 - scale.masked) / (batch * tokens)) ** 0.5] * bool(scale.masked)
         shares += [
             power * 0.5 * spread, _OF_GATED_TEXT * (scale.stack.ffn == "gated"),
             _OF_EXPERT_TEXT * bool(scale.stack.experts),
@@ -141,7 +144,7 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
     # weights, and the mean square is at most the mean. A layer's own vectors have d coordinates, and what theory omits
     # is of order 1/d.
     stack, sequences = scale.stack, batch
-    depth, width, positions = stack.depth, stack.width, batch * stack.tokens
+    depth, width, positions = stack.depth, stack.width, batch * stack.tokens * (scale.masked or 1.0)
     if alike is None:
         is_post = stack.placement == "post" and stack.depth_scaling == "none"
         of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
@@ -361,7 +364,7 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
 
-def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
+def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: float) -> float:
     # Return the relative standard deviation of the root of the share of equal pairs in a batch of text.
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
     _, pairs, clumps = law.clumping or (0.0, 0.0, 0.0)

@@ -11,7 +11,7 @@ from gradbounds import Stack, TextLaw, noise_scale, predict
 from theory.mean_field.attention.words import probe_weights
 from theory.mean_field.inputs import attention_pattern, text_inputs, word_inputs
 from theory.mean_field.kernels import MatrixLayout
-from theory.mean_field.recursion import recursion
+from theory.mean_field.recursion import forward_pass, quantities_of, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import token_groups
 
@@ -246,6 +246,29 @@ def test_texts_with_random_queries():
         margin = 0.12 if role in ("WQ", "WK") else 0.02
         assert (abs(off) < 4 * error + margin).all(), (kind, role, off, error)
         assert (error < (0.35 if role in ("WQ", "WK") else 0.1)).all(), (kind, role, error)
+
+
+def test_masked_words():
+    """Two sequences of Zipf's law, of which 15% are masked as for BERT: every squared norm, over sampled masks."""
+    stack = replace(
+        SMALL, placement="post", positions="learned_segment", embedding_norm="added", output_transform="added",
+        activation="gelu", embeddings="tied", sequences=2, tokens=24,
+    )  # fmt: skip
+    law, generator = TextLaw.zipf(1.0, 64), np.random.default_rng(0)
+    texts, (choice, change) = law.windows(1600, stack.tokens, generator), generator.random((2, 1600, stack.tokens + 1))
+    hidden = np.where(change < 0.8, 63, np.where(change < 0.9, generator.integers(64, size=texts.shape), texts))
+    counts = (choice < 0.15)[:, :-1].reshape(-1, stack.rows) / 0.15
+    original = word_inputs(stack, np.roll(texts, 1, axis=1))  # whose labels are the texts' own words
+    inputs = replace(word_inputs(stack, np.where(choice < 0.15, hidden, texts)), same_label=original.same_label)
+    layout = MatrixLayout(stack.rows, attention_pattern(stack), 2)
+    forward = forward_pass(stack, layout, inputs, generator)
+    share = counts[:, :, None] * counts[:, None]
+    sampled = quantities_of(stack, layout, inputs, forward, generator, share)
+    right, wrong = (predict(stack, text=one) for one in (law.masked(), law))
+    for name in (name for name in right if name.startswith("grad_sq_")):
+        mean, error = (of(sampled[name], -1) for of in (np.mean, np.std))
+        assert (abs(right[name] / mean - 1.0) < 4.0 * error / 800**0.5 / mean + 0.01).all(), name
+        assert (wrong[name] < 0.9 * mean).all(), name
 
 
 def test_labels_by_word():

@@ -199,7 +199,7 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("is_decoder"):
         fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
     if fields["mask"] == "none":
-        r.say("masked words", "some positions", "here, the loss is averaged over all positions")
+        r.say("masked words", "some positions", "without a text, the loss is averaged over all positions")
     if r.knows("embedding_size"):
         _narrow(r, fields, "embedding_size")
     r.refused("a vector of the task is added to the inputs", "use_task_id")

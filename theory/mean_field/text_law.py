@@ -286,36 +286,31 @@ class TextLaw:
         """Return the law of this text for masked language modelling, in which a label is the original token id.
 
         A position counts in the loss with the probability 15%. Its token id is replaced by that of [MASK] in 80% of
-        cases, and by a random one in 10%. The rarest id of the text is that of [MASK].
+        cases, and by a random one in 10%. [MASK] has the rarest id of the text.
 
-        Source: Devlin et al. (2019), arXiv:1810.04805, section 3.1.
+        Source: Devlin et al. (2019), arXiv:1810.04805, appendix A.1.
         """
-        words, share, (mask, noise, kept) = len(self.frequencies), 0.15, (0.8, 0.1, 0.1)
-        inputs = share * mask, share * noise, 1.0 - share * (mask + noise)
-
-        def repeats(parts: tuple[float, float, float], agree: float) -> float:
-            first, random, original = parts
-            return first**2 + (random**2 + 2.0 * random * original) / words + original**2 * agree
-
-        def labels(agree: float) -> tuple[float, float, float]:
-            equal = repeats((mask, noise, kept), agree)
-            both = agree * (mask**2 + (noise**2 + 2.0 * noise * kept) / words) + kept**2 * agree
-            return equal, both / equal, (agree - both) / (1.0 - equal)
-
-        (within, *labels_within), (across, *of_two) = labels(self.within), labels(self.across)
-        frequencies = self.frequencies * inputs[2] + inputs[1] / words
-        frequencies[frequencies.argmin()] += inputs[0]
-        clumping = self.clumping
-        if clumping is not None:
-            of_one, of_two_texts, of_sizes = clumping
-            square, kept = float(np.square(frequencies).sum()) ** 2, inputs[2]
-            three = kept**3 * (of_one + float(np.square(self.frequencies).sum()) ** 2) + inputs[0] ** 3
-            clumping = three - square, kept**4 * of_two_texts, kept**4 * of_sizes
+        share, mask, noise, kept = 0.15, 0.8, 0.1, 0.1
+        words, original, agree = len(self.frequencies), 1.0 - share * (mask + noise), np.array([self.within, self.across])
+        frequencies = self.frequencies * original + share * noise / words
+        frequencies[frequencies.argmin()] += share * mask
+        within, across = (
+            (share * mask) ** 2 + share * noise * (share * noise + 2.0 * original) / words + original**2 * agree
+        ).tolist()
+        counted = mask**2 + noise * (noise + 2.0 * kept) / words + kept**2 * agree
+        # Equal ids that were kept have equal labels.
+        same = agree + kept**2 * agree * (1.0 - agree) / counted
+        other = (agree - same * counted) / (1.0 - counted)
+        squares = [float(np.square(each).sum()) ** 2 for each in (self.frequencies, frequencies)]
         return TextLaw(
-            frequencies, repeats(inputs, self.within), repeats(inputs, self.across), *of_two,
-            own_labels=0.0 * frequencies, labels_within=tuple(labels_within), clumping=clumping,
-            independent_labels=True, counted=(share, within, across),
-        )
+            frequencies, within, across, float(same[1]), float(other[1]), own_labels=0.0 * frequencies,
+            labels_within=(float(same[0]), float(other[0])), independent_labels=True,
+            clumping=self.clumping and (
+                original**3 * (self.clumping[0] + squares[0]) + (share * mask) ** 3 - squares[1],
+                original**4 * self.clumping[1], original**4 * self.clumping[2],
+            ),
+            counted=(share, *counted.tolist()),
+        )  # fmt: skip
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Sample windows of independent token ids, (count, tokens + 1), for the argument `windows` of `predict`."""
