@@ -20,9 +20,11 @@ from theory.mean_field.prediction import predict_sequences
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import Coarse
 from theory.stack import Stack
+from theory.stack.fields import integer
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
+_check_sequences = integer(1, 1, "number of sequences").metadata["check"]
 _SQUARE, _VECTOR, _STREAM = (
     "grad_sq_", "vector_sq_", ("hidden_energy", "token_correlation", "expert_load_max", "expert_balance")
 )  # fmt: skip
@@ -74,7 +76,7 @@ class NoiseScale:
         Raises:
             ValueError: the number of sequences is less than 1, or there is no rule.
         """
-        _check_sequences(sequences)
+        _check_sequences("sequences", sequences)
         if self.loss_moments is None:
             raise ValueError(
                 "embeddings must be untied or text a law, and every position count, for the deviation of a loss."
@@ -115,7 +117,7 @@ class NoiseScale:
         Raises:
             ValueError: the number of sequences is less than 1.
         """
-        _check_sequences(sequences)
+        _check_sequences("sequences", sequences)
         return {
             role: self.product[role] + (single - self.product[role]) / sequences for role, single in self.single.items()
         }
@@ -227,17 +229,6 @@ def noise_scale(
         stream={name: two_sequences[name] for name in _STREAM if name in two_sequences},
         masked=text.counted[0] if text and text.counted else 0.0,
     )
-
-
-def _check_sequences(sequences: int) -> None:
-    """Check that the number of sequences is a positive integer.
-
-    Raises:
-        ValueError: it is not.
-    """
-    whole = isinstance(sequences, int | np.integer) and not isinstance(sequences, bool)
-    if not whole or sequences < 1:
-        raise ValueError(f"sequences must be an integer of at least 1, got {sequences!r}.")
 
 
 def _scale(single: Array, product: Array) -> Array:

@@ -90,21 +90,14 @@ class TextLayout(GroupLayout):
         generic: the generic representative at the position of each, (2 r sequences,).
         probes: indices of the probes, (r sequences,).
         repeats: κ for the positions of two probes, (r sequences, r sequences).
-        frequencies: frequency of every token id, with sum 1.
-        own_labels: probability of every token id that its label is the same id.
-        independent_labels: whether labels are independent of all token ids; otherwise a label is the next token id.
-        clumping: covariances of ids that clump, as in `TextLaw`.
+        law: law of the text.
     """
 
     neighbours: Array
     generic: Any
     probes: Any
     repeats: Array
-    frequencies: Array
-    own_labels: Array
-    independent_labels: bool
-    clumping: tuple[float, float, float] | None = None
-    counted: tuple[float, float, float] | None = None
+    law: TextLaw
     is_text: ClassVar[bool] = True
 
     @classmethod
@@ -142,9 +135,7 @@ class TextLayout(GroupLayout):
                 seen[np.ix_(other, at)] = tokens.seen * weight
         return cls(
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
-            seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
-            frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
-            independent_labels=law.independent_labels, clumping=law.clumping, counted=law.counted, coarse=coarse,
+            seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats, law=law, coarse=coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
@@ -216,9 +207,9 @@ class TextLayout(GroupLayout):
         Args:
             kernel: gradient kernel of the positions' own losses, (..., 2 R, 2 R).
         """
-        if self.counted is None:
+        if self.law.counted is None:
             return kernel
-        share, within, across = self.counted
+        share, within, across = self.law.counted
         counted = np.where(self.one_sequence, within, across)
         kappa = self.repeats[self._places[:, None], self._places]
         factors = np.where(self.one_word > 0, counted / kappa, (1.0 - counted) / (1.0 - kappa))
@@ -227,7 +218,7 @@ class TextLayout(GroupLayout):
     @cached_property
     def labels(self) -> LabelChances:
         """The probabilities that a label, the next token id, equals the token id of its own or another position."""
-        law, repeated, itself = self.frequencies, self.own_labels, np.eye(len(self.sizes))
+        law, repeated, itself = self.law.frequencies, cast(Array, self.law.own_labels), np.eye(len(self.sizes))
         square = law**2
         pair = square / square.sum()
         single, twice, both = law @ repeated, pair @ repeated, pair @ repeated**2
@@ -238,7 +229,7 @@ class TextLayout(GroupLayout):
         others = square * np.divide(1.0 - repeated, 1.0 - law, out=np.zeros_like(law), where=law < 1.0)
         crossed = max(0.0, float(others.sum() ** 2 - (others**2).sum())) / differ
         hit_twice = float((square * repeated * (1.0 - repeated)).sum()) / differ
-        following = 0.0 * probes if self.independent_labels else self._following()
+        following = 0.0 * probes if self.law.independent_labels else self._following()
         adjacent = following + following.T
         alone = max(0.0, float(single - square.sum() * twice)) / differ
         of_two = alone * (1.0 - following) * (1.0 - itself) + single * itself
@@ -289,7 +280,7 @@ class TextLayout(GroupLayout):
             generator: random generator of ids and counts.
             shape: leading axes of the result.
         """
-        length, law = self.count // self.sequences, self.frequencies
+        length, law = self.count // self.sequences, self.law.frequencies
         if not self.repeats.any():
             return (np.zeros((*shape, len(self.sizes), 1)),) * 2
         rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
@@ -303,7 +294,7 @@ class TextLayout(GroupLayout):
     @cached_property
     def _reached(self) -> tuple[Array, Array]:
         """The distribution functions of token ids drawn by their frequency, and by its square, (V,) each."""
-        sums = np.cumsum(self.frequencies), np.cumsum(self.frequencies**2)
+        sums = np.cumsum(self.law.frequencies), np.cumsum(self.law.frequencies**2)
         return sums[0] / sums[0][-1], sums[1] / sums[1][-1]
 
     @cached_property
@@ -328,7 +319,7 @@ class TextLayout(GroupLayout):
             of_all: the mean factor of all pairs, (R, R) or ().
             with_itself: the mean factor of the pairs that contain another row's own token, by this row, (R,) or ().
         """
-        law, shape = self.frequencies, (len(self.sizes),) * 2
+        law, shape = self.law.frequencies, (len(self.sizes),) * 2
         same = float((law**2).sum())
         word = float((law**3).sum()) / same
         share = (self.seen / self.sizes)[np.ix_(self.beside, self.beside)]
@@ -352,11 +343,11 @@ class TextLayout(GroupLayout):
 
         They are κ, τ and ω, and the variance per pair that they omit; `text_counts` needs them for Var κ̂.
         """
-        law = self.frequencies
+        law = self.law.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
             return same, 0.0, 0.0, 0.0
-        first, clumps, _ = self.clumping or (max(triple - same**2, 0.0), 0.0, 0.0)
+        first, clumps, _ = self.law.clumping or (max(triple - same**2, 0.0), 0.0, 0.0)
         return same, first, clumps, max(same - same**2 - 2.0 * first, 0.0)
 
     @cached_property

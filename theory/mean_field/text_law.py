@@ -127,9 +127,7 @@ class TextLaw:
         Raises:
             ValueError: there are no token ids.
         """
-        if words < 1:
-            raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
-        return cls(np.full(words, 1.0 / words), 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
+        return replace(cls.zipf(0.0, words), within=0.0, across=0.0, independent_labels=True)
 
     @classmethod
     def of_kind(cls, kind: str, vocab: int) -> TextLaw:
