@@ -51,8 +51,7 @@ from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import gaps, require
 from theory.first_step.noise_scale import NoiseScale
 from theory.mean_field.kernels import Array
-from theory.mean_field.text_law import TextLaw
-from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
+from theory.mean_field.text_law import KINDS, LEAST_VOCAB, TextLaw
 
 NAMES_OF_ROLES = {
     "Wemb": "output matrix",

@@ -65,7 +65,7 @@ from theory.first_step.batch_step import (
 )
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
-from theory.mean_field.token_laws import LEAST_VOCAB
+from theory.mean_field.text_law import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
 from theory.stack.optimizers import NAMES, Optimizer

@@ -22,9 +22,8 @@ from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.vectors import gradient_factors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
-from theory.mean_field.text_law import TextLaw
+from theory.mean_field.text_law import KINDS, LEAST_VOCAB, TextLaw, token_law
 from theory.mean_field.token_groups import Coarse
-from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 # Relative deviations of a norm from theory, in sampled networks (docs/report.md). Units: sqrt(L/d); for Post-LN
 # without depth scaling L/sqrt(d), as if all its layers deviated with one sign; 1/sqrt(tokens).
@@ -121,9 +120,9 @@ def first_line(
     if law is not None:
         power = shared * _power(scale.stack)
         tokens = scale.stack.tokens * (scale.masked or 1.0)
-        drawn += [power * _deviation_of_repeats(law, batch, tokens)]
         # The number of masked words varies, and with it the part of the squared norm that averages out.
-        drawn += [(1.0 - shared) / 2.0 * ((1.0 - scale.masked) / (batch * tokens)) ** 0.5] * bool(scale.masked)
+        of_count = (1.0 - shared) / 2.0 * ((1.0 - scale.masked) / (batch * tokens)) ** 0.5 * bool(scale.masked)
+        drawn += [power * _deviation_of_repeats(law, batch, tokens), of_count]
         shares += [
             power * 0.5 * spread, _OF_GATED_TEXT * (scale.stack.ffn == "gated"),
             _OF_EXPERT_TEXT * bool(scale.stack.experts),

@@ -32,9 +32,8 @@ from theory.coverage import NoRuleError, require
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
-from theory.mean_field.text_law import TextLaw
+from theory.mean_field.text_law import KINDS, LEAST_VOCAB, TextLaw, token_law
 from theory.mean_field.token_groups import Coarse
-from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 # Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 #

@@ -17,7 +17,7 @@ from gradbounds import __version__
 from gradbounds.explore.answers import MOST_COMPARED
 from gradbounds.explore.prepared import one_text, prepared, public_runs
 from gradbounds.grid import said
-from theory.configurations.published import PUBLISHED
+from theory.configurations.configuration_file import PUBLISHED
 from theory.configurations.training_codes import NAMES
 from theory.stack.groups import GROUPS
 from theory.stack.stack import OWN

@@ -25,7 +25,7 @@ from gradbounds.json_output import json_text
 from gradbounds.progress import counted, quietly
 from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
-from theory.configurations.published import PUBLISHED
+from theory.configurations.configuration_file import PUBLISHED
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack import TITLES
 from theory.stack.placements import COMPOSITIONS

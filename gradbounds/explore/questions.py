@@ -12,7 +12,7 @@ from simulate.counts import check_count
 from theory import Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.mean_field.token_laws import KINDS
+from theory.mean_field.text_law import KINDS
 from theory.stack.registry import nearest
 
 MOST_LAYERS = 512

@@ -19,7 +19,7 @@ from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
 from gradbounds.json_output import json_text
 from theory import Stack, predict
-from theory.configurations.published import PUBLISHED
+from theory.configurations.configuration_file import PUBLISHED
 from theory.mean_field.cost import Cost
 
 ROOT = Path(__file__).parents[2]

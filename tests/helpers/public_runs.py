@@ -13,8 +13,7 @@ from theory import Stack
 from theory.configurations import model_type, stack_from_config
 from theory.configurations.vectors import learned_vectors
 from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.text_law import TextLaw
-from theory.mean_field.token_laws import KINDS
+from theory.mean_field.text_law import KINDS, TextLaw
 
 FILE = Path(__file__).parents[2] / "checks" / "data" / "public_runs.toml"
 CONTENT = tomllib.loads(FILE.read_text(encoding="utf-8"))

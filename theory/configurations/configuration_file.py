@@ -8,13 +8,15 @@ from theory.configurations.classes import CLASSES, MEASURED, OF_WORDS, OLDER, WI
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.family import DEVIATION
-from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, TrainingCode, training_code
 from theory.configurations.unread import NEAREST, UNREAD, reason
 from theory.stack import Stack
-from theory.stack.documents import read_document
+from theory.stack.documents import parsed, read_document
 from theory.stack.registry import nearest
+
+PUBLISHED: dict[str, dict[str, Any]] = parsed(Path(__file__).with_name("published.toml").read_bytes(), "TOML")
+"""The fields of each published model's configuration, by name of the model."""
 
 FAMILIES: dict[str, Callable[[Reading, int], dict[str, Any]]] = {**DECODERS_AND_ENCODERS, **ENCODER_DECODERS}
 """The function that reads a configuration of each family, by `model_type`, and by "nanogpt" for files without one."""
@@ -29,6 +31,20 @@ _META = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_
 
 # Where configurations of several parts have that of the words.
 _INNER = ("text_config", "language_config", "llm_config")
+
+
+def published(name: str) -> dict[str, Any]:
+    """Return the fields of a published model's configuration file (`config.json`), from the model's name.
+
+    Raises:
+        ValueError: the name is not known; the message lists the known names.
+
+    >>> published("llama-3-8b")["num_key_value_heads"]
+    8
+    """
+    if name in PUBLISHED:
+        return dict(PUBLISHED[name])
+    raise ValueError(f"like must be one of {', '.join(PUBLISHED)}, got {name!r}.{nearest(name, PUBLISHED)}")
 
 
 def stack_from_config(

@@ -9,18 +9,30 @@ gradient that two sequences share: a tenth for κ = 0.01 and d = 1000.
 The backward pass evaluates two texts, which share more and fewer token ids than the mean (`repeat_extremes`).
 Gradients also vary with the products by chance. This is left out: 1.3% of the part of W_emb that sequences share and
 0.6% of the MLP's matrices at d = 128 and κ = 0.035, and 4% of W^Q and W^K.
+
+Given the network, independent tokens x_j are independent vectors with a covariance Σ. The deviation of x_j·x_l/d from
+its mean has the variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that
+is small. Gradients of queries and keys sum a product of two such products over n² pairs, in addition to n products of
+a token with itself, so that ρ n/d matters where n is of the order of d.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
+from theory.mean_field.activations import activation_of
+from theory.mean_field.gaussian import normal_rule
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
+from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Passed, Recorded, SquaredNorms, feed_forward
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
+from theory.stack.plan import Step
+from theory.stack.weights import gain
+
+# Nodes per standard deviation; a kink of an activation costs 1% of what units vary.
+_DENSITY = 8.0
 
 
 def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
@@ -32,7 +44,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
     Args:
         stack: the network.
         kernel: Q_ij = x_i·x_j/d of the residual stream, (batch, r, r), with q_i = Q_ii.
-        ratio: ρ of `overlap_variance`, (batch,) or (1,).
+        ratio: ρ of `propagate_overlap_variance`, (batch,) or (1,).
     """
     energies = np.linalg.diagonal(kernel)
     both = energies[..., :, None] * energies[..., None, :]
@@ -46,7 +58,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array, rule: Branch[Arr
 
     Args:
         stack: the network.
-        ratio: ρ of `overlap_variance`, (batch,) or (1,).
+        ratio: ρ of `propagate_overlap_variance`, (batch,) or (1,).
         of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 if no token id repeats.
         rule: rule for given products; None for the MLP.
     """
@@ -77,3 +89,76 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array, rule: Branch[Arr
         return np.asarray(sum(after for after, *_ in up) / 2.0), pullback, recorded
 
     return cast(Branch[Array], branch)
+
+
+def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
+    """Return the factor ρ on the variance of token products after a sub-layer, given the factor before it, (batch,).
+
+    Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
+    vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given the
+    tokens' common part.
+
+    Args:
+        ratio: ρ before, (batch,) or (1,).
+        step: the sub-layer.
+        tokens: layout of its tokens.
+        passed: record of the sub-layer; for several branches at once there is no rule, and ρ stays.
+    """
+    if len(passed.insides) != 1:
+        return ratio
+    (inside,) = passed.insides
+    before, added = (_differing(tokens, kernel) for kernel in (inside.stream.kernel, inside.added))
+    before, added = before * step.residual**2, added * step.branch**2
+    slope: Array | float = step.residual**2
+    independent = added**2 + 2.0 * before * added
+    if "units" in step.kinds:
+        ones = np.ones_like(inside.given)
+        below, *_ = passed.pullback(ones, None)
+        below = tokens.over_ends(below)
+        # The slope of the sum: a norm above divides both ways.
+        slope = _between(tokens, below) * _between(tokens, ones * inside.after_scales)
+        independent = independent + added**2 * step.stack.width / step.stack.ffn_width * _excess(
+            step.stack, tokens, inside.given
+        )
+    after = _differing(tokens, inside.total.kernel)
+    varying = slope**2 * ratio * (before / step.residual**2) ** 2 + independent
+    # Of one token, or of tokens that are the same, nothing varies, and ρ weighs nothing.
+    return np.divide(varying, after**2, out=np.ones_like(varying), where=after > 0)
+
+
+def _between(tokens: GroupLayout, kernel: Array) -> Array:
+    """Return the mean kernel entry of two different tokens, or of a token with itself if there is only one."""
+    return np.asarray(tokens.off_diagonal(kernel) if tokens.count > 1 else tokens.diagonal(kernel))
+
+
+def _differing(tokens: GroupLayout, kernel: Array) -> Array:
+    """Return δ = K_ii − K_ij, with both entries averaged over tokens."""
+    return np.asarray(np.maximum(tokens.diagonal(kernel) - _between(tokens, kernel), 0.0))
+
+
+def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
+    """Return E v²/(E v)², with v the variance of a hidden unit over tokens, given the tokens' common part.
+
+    For φ(u) with u = √c u_0 + √δ u_1, or φ(u) times an independent factor of the same form, v depends only on u_0.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        given: kernel of the MLP's input.
+    """
+    activation = activation_of(stack.activation, stack.leaky_slope)
+    nodes, weights = normal_rule(_DENSITY)
+    first = gain(stack, "WG" if stack.ffn == "gated" else "W1")
+    ratios = []
+    for common, differing in zip(*np.atleast_1d(_between(tokens, given), _differing(tokens, given)), strict=True):
+        common = max(float(common), 0.0)
+        value = activation.value(np.sqrt(first * common) * nodes[:, None] + np.sqrt(first * differing) * nodes)
+        square, variance = value**2 @ weights, value**2 @ weights - (value @ weights) ** 2
+        if stack.ffn == "gated":
+            c, s = common, differing
+            mean = (variance * c + square * s) @ weights
+            squared = (3 * variance**2 * c**2 + 2 * variance * square * c * s + square**2 * s**2) @ weights
+        else:
+            mean, squared = variance @ weights, variance**2 @ weights
+        ratios.append(squared / mean**2 if mean > 0 else 1.0)
+    return np.array(ratios)

@@ -25,8 +25,7 @@ from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
 from theory.configurations.vectors import BIASES, gradient_factors, learned_vectors, multiplies_logits
 from theory.first_step.noise_scale import NoiseScale, noise_scale
-from theory.mean_field.text_law import TextLaw
-from theory.mean_field.token_laws import token_law
+from theory.mean_field.text_law import TextLaw, token_law
 
 SMALL = ("--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16")
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)

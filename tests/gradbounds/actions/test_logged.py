@@ -21,8 +21,7 @@ from gradbounds.described_network import Description
 from gradbounds.result import deliver
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.text_law import TextLaw
-from theory.mean_field.token_laws import token_law
+from theory.mean_field.text_law import TextLaw, token_law
 
 FIELDS = {
     "placement": "pre", "width": 1024, "depth": 4, "tokens": 8, "vocab": 1000, "mask": "causal", "init_std": 0.02,
