@@ -374,3 +374,15 @@ def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
         assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
         said = capsys.readouterr().out
         assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ \S+, within \S+ GiB ", said)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
+    """The norm of an encoder has masked words, as the card says; a decoder of the class predicts every next word."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
+    assert main(["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]) == 0
+    said = capsys.readouterr().out
+    assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
+    assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder
