@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
-from tests.helpers.given_outputs import first_step_given
+from tests.helpers.given_outputs import first_step_given, outputs_of
 from theory import Stack
-from theory.mean_field.inputs import loss_positions
 
 # Forward-mode derivatives warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -57,12 +56,9 @@ def measured(stack, steps):
             u = exact_muon(part) if optimizer == "muon" else direction(part, optimizer)
             step = measure_step(problem, part, u, loss, ends=False)
             values[-1].append([step.gain, step.curvature])
-        ((inputs, labels),) = problem.data
-        with torch.no_grad():
-            p.append(torch.softmax(problem.model(inputs), -1).numpy())
-        counted = inputs.get("places", np.flatnonzero(loss_positions(stack)))
-        r.append(np.zeros((stack.rows, stack.vocab)))
-        r[-1][counted] = (p[-1] - np.eye(stack.vocab)[labels]) / len(labels)
+        outputs = outputs_of(stack, problem)
+        p.append(outputs[0][0])
+        r.append(outputs[1][0])
     return np.array(values), np.array(p), np.array(r)
 
 
