@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from checks.fits import (
+    PowerLaw,
     bootstrap_interval,
     local_exponents,
     log_contrast,
@@ -13,7 +15,35 @@ from checks.fits import (
     slope_weights,
 )
 from checks.statistics import MARGIN, Estimate, agreement, equivalence, estimate
-from tests.helpers.experiments import coverage, exponent_alarms, power
+
+WIDTHS = np.array([64.0, 128, 256, 512])
+EXPONENT = 0.5
+
+
+def experiment(rng: np.random.Generator, draws: int, exponent: float) -> tuple[PowerLaw, list[NDArray[np.float64]]]:
+    """One fit as `checks.stacks.theorem1` does it, to squared norms as skewed and as scattered as those of last layers.
+
+    Samples at n = 8, d = 64..512 have coefficients of variation of 0.15 to 0.35, the larger the narrower, and a
+    skewness of about twice that: gamma distributions.
+    """
+    variations = 0.35 * (WIDTHS[0] / WIDTHS) ** 0.4
+    squares = [
+        width ** (2 * exponent) * rng.gamma(variation**-2, variation**2, draws)
+        for width, variation in zip(WIDTHS, variations, strict=True)
+    ]
+    norms = [estimate(s).root() for s in squares]
+    return power_law(WIDTHS, [n.mean for n in norms], [n.sem for n in norms]), squares
+
+
+def coverage(*, experiments: int, draws: int, seed: int, resamples: int = 1000) -> dict[str, float]:
+    """How often 95% intervals hold the true exponent: by normal theory, and by resampling draws."""
+    rng, inside = np.random.default_rng(seed), np.zeros(2)
+    for k in range(experiments):
+        fit, squares = experiment(rng, draws, EXPONENT)
+        intervals = (fit.interval(), bootstrap_interval(fit, squares, resamples=resamples, seed=k))
+        inside += [low <= EXPONENT <= high for low, high in intervals]
+    return dict(zip(("model", "bootstrap"), (inside / experiments).tolist(), strict=True))
+
 
 RNG = np.random.default_rng
 
@@ -39,24 +69,6 @@ def test_coverage_of_exponents():
     """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998."""
     for kind, rate in coverage(experiments=400, draws=120, seed=1, resamples=400).items():
         assert 0.91 < rate < 0.983, kind
-
-
-@pytest.mark.parametrize("level", [0.05, 0.01])
-def test_the_alarm_of_exponents_is_calibrated(level):
-    """2000 null experiments at 128 draws: an alarm 1.5 times too frequent at 5%, or 2.2 times at 1%, is seen."""
-    alarms = exponent_alarms(experiments=2000, draws=128, seed=2, level=level)
-    assert stats.binom(2000, 1.2 * level).sf(alarms - 1) > 1e-5
-    assert stats.binom(2000, 0.8 * level).cdf(alarms) > 1e-5
-
-
-def test_power_against_an_exponent_off_by_0_05():
-    """Stated from the normal law and measured in 500 experiments at the 128 draws of `verify`."""
-    stated, measured = power(experiments=500, draws=128, seed=6, shift=0.05)
-    assert stated > 0.99
-    assert measured == pytest.approx(stated, abs=0.02)
-    stated, measured = power(experiments=500, draws=128, seed=7, shift=0.025)
-    assert 0.3 < stated < 0.99, "and an error that is seen sometimes is seen as often as stated"
-    assert measured == pytest.approx(stated, abs=0.1)
 
 
 def test_the_bootstrap_agrees_with_normal_theory_where_that_holds():
