@@ -29,6 +29,14 @@ CASES: dict[str, dict[str, Any]] = {
     for chosen, norm in ((1, "none"), (2, "sum"))
 }
 
+
+def over_predicted(over: np.ndarray, power: float = 0.5) -> dict[str, float]:
+    """Return the mean over draws of samples over predicted numbers, to a power, and its standard error."""
+    ratio = float(over.mean()) ** power
+    error = float(over.std(ddof=1) / len(over) ** 0.5 / over.mean()) * power * ratio
+    return {"ratio": ratio, "sem": error}
+
+
 QUANTITIES = ("grad_sq_WR", "grad_sq_W1", "grad_sq_W2", "grad_sq_WG", "hidden_energy", "expert_load_max")
 
 
@@ -40,10 +48,8 @@ def beside(fields: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in QUANTITIES:
         power = 0.5 if name.startswith("grad_sq_") else 1.0
-        over = (samples[name] / theory[name]).mean(1)
-        ratio = float(over.mean()) ** power
-        error = float(over.std(ddof=1) / DRAWS**0.5 / over.mean()) * power * ratio
-        found[name] = {"ratio": ratio, "sem": error, "layers": list((samples[name] / theory[name]).mean(0) ** power)}
+        over = samples[name] / theory[name]
+        found[name] = over_predicted(over.mean(1), power) | {"layers": list(over.mean(0) ** power)}
     return rounded(found)
 
 
@@ -63,9 +69,7 @@ def of_batches() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for role, square in theory.grad_sq(BATCH).items():
         over = (samples[f"grad_sq_{role}"] / square).reshape(DRAWS, -1).mean(1)
-        ratio = float(over.mean() ** 0.5)
-        error = float(over.std(ddof=1) / DRAWS**0.5 / (2.0 * ratio))
-        found[role] = {"ratio": ratio, "sem": error, "shared": float((theory.product[role] / square).mean())}
+        found[role] = over_predicted(over) | {"shared": float((theory.product[role] / square).mean())}
     return rounded(found)
 
 
@@ -88,9 +92,7 @@ def with_tied_ends(fields: dict[str, Any]) -> dict[str, Any]:
     for name in theory:
         if name.startswith("grad_sq_"):
             over = (samples[name] / theory[name]).reshape(TIED_DRAWS, -1).mean(1)
-            ratio = float(over.mean() ** 0.5)
-            error = float(over.std(ddof=1) / TIED_DRAWS**0.5 / (2.0 * ratio))
-            found[name.removeprefix("grad_sq_")] = {"ratio": ratio, "sem": error}
+            found[name.removeprefix("grad_sq_")] = over_predicted(over)
     return rounded(found)
 
 

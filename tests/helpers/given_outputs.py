@@ -1,18 +1,24 @@
-"""The predicted first step of networks whose outputs are given, which tests compare with the same sampled networks."""
+"""The predicted first step of networks whose outputs are given, beside the same sampled networks."""
 
 from collections.abc import Collection
 
 import numpy as np
+import torch
 
+from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
+from simulate.curvature.problems import Problem
 from theory.coverage import holds_words
 from theory.first_step import prediction
 from theory.first_step.outputs import Outputs
+from theory.first_step.prediction import tied_statistics
 from theory.first_step.tangent import TwoPassSolution
-from theory.first_step.tied_networks import tied_statistics
 from theory.mean_field.inputs import loss_positions
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
+
+NUMBERS = {"gain": "gain", "curvature": "curvature", "change": "logit_change_sq"}
+"""What theory calls them given outputs, and otherwise."""
 
 
 def first_step_given(
@@ -54,3 +60,28 @@ def first_step_given(
         solution = fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs)
         terms.append(prediction._statistics(outputs, prediction._take_step(solution, optimizer, chosen, outputs, None)))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
+
+
+def outputs_of(stack: Stack, problem: Problem) -> tuple[Array, Array]:
+    """Softmax of the positions that count, (1, P, V), and gradients at the logits of all, (1, N, V)."""
+    ((inputs, labels),) = problem.data
+    counted = np.asarray(inputs.get("places", np.flatnonzero(loss_positions(stack))))
+    p, r = torch.softmax(problem.model(inputs).detach(), -1).numpy(), np.zeros((1, stack.rows, stack.vocab))
+    target = np.full_like(p, stack.label_smoothing / stack.vocab)
+    target[np.arange(len(p)), labels.numpy()] += 1.0 - stack.label_smoothing
+    r[0, counted] = (p - target) / len(p)
+    return p[None], r
+
+
+def step_pairs(stack: Stack, optimizers: Collection[Optimizer], seed: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """One network's numbers by optimizer: measured, and theory's given its outputs."""
+    torch.set_num_threads(1)
+    problem = first_step_problem(stack, seed=seed)
+    loss, gradient = gradients(problem)
+    p, r = outputs_of(stack, problem)
+    found = {}
+    for optimizer in optimizers:
+        step = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
+        theory = first_step_given(stack, p, r, optimizer, seed=seed)
+        found[optimizer] = {name: (getattr(step, NUMBERS[name]), float(theory[name][0])) for name in NUMBERS}
+    return found

@@ -7,19 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.first_step import (
-    Measured,
-    direction,
-    first_step_problem,
-    gradients,
-    measure_step,
-    sampled_steps,
-)
-from simulate.curvature.problems import Problem
+from simulate.curvature.first_step import sampled_steps
 from tests.helpers.evidence_file import kept_case, record
-from tests.helpers.given_outputs import first_step_given
+from tests.helpers.given_outputs import NUMBERS, step_pairs
 from theory import Stack
-from theory.mean_field.inputs import loss_positions
 
 pytestmark = [
     pytest.mark.evidence,
@@ -56,56 +47,34 @@ OTHER_SETTINGS = {
 OTHER_NETWORKS, OTHER_MARGIN = {"adam": 24, "muon": 8}, 0.05
 RATES = {"width": 128, "depth": 2, "tokens": 8, "vocab": 16}
 RATE_NETWORKS = 16
-MEASURED = {"gain": "gain", "curvature": "curvature", "change": "logit_change_sq"}
 
 
-def one_setting(fields: dict[str, Any], optimizer: str = "sgd", networks: int = NETWORKS) -> dict[str, Any]:
+def one_setting(
+    fields: dict[str, Any], optimizers: tuple[Any, ...] = ("sgd",), networks: int = NETWORKS
+) -> dict[str, dict[str, list[float]]]:
     """Measured over theory given the network's own logits and labels: means and standard errors over networks."""
-    torch.set_num_threads(1)
     stack = Stack(**(BASE | fields))
-    ratios: dict[str, list[float]] = {name: [] for name in MEASURED}
-    for seed in range(networks):
-        found, p, r = one_network(stack, seed, optimizer)
-        theory = first_step_given(stack, p, r, optimizer)
-        for name, attribute in MEASURED.items():
-            ratios[name].append(getattr(found, attribute) / float(theory[name][0]))
-    return {
-        name: [float(np.mean(values)), float(np.std(values, ddof=1) / networks**0.5)]
-        for name, values in ratios.items()
-    }  # fmt: skip
-
-
-def one_network(stack: Stack, seed: int, optimizer: str) -> tuple[Measured, np.ndarray, np.ndarray]:
-    """Its step, its softmax and the gradients at its logits."""
-    problem = first_step_problem(stack, seed=seed)
-    loss, gradient = gradients(problem)
-    p, r = outputs_of(stack, problem)
-    return measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False), p, r
-
-
-def outputs_of(stack: Stack, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """A network's softmax and the gradients at its logits, as `first_step_given` takes them."""
-    ((inputs, labels),) = problem.data
-    p = problem.model(inputs).detach().softmax(-1)
-    certain = torch.nn.functional.one_hot(labels, stack.vocab).double()
-    target = certain * (1 - stack.label_smoothing) + stack.label_smoothing / stack.vocab
-    r = np.zeros((1, stack.rows, stack.vocab))
-    r[0, loss_positions(stack) > 0] = ((p - target) / len(p)).numpy()
-    return p.numpy()[None], r
+    pairs = [step_pairs(stack, optimizers, seed) for seed in range(networks)]
+    found: dict[str, dict[str, list[float]]] = {optimizer: {} for optimizer in optimizers}
+    for optimizer, numbers in found.items():
+        for name in NUMBERS:
+            ratios = [one[optimizer][name][0] / one[optimizer][name][1] for one in pairs]
+            numbers[name] = [float(np.mean(ratios)), float(np.std(ratios, ddof=1) / networks**0.5)]
+    return found
 
 
 def test_first_step(kept_folder):
     """Within 3% or 4 standard errors; by both, 39 numbers raise a false alarm once in some 100 runs."""
     found = {
-        name: kept_case(kept_folder, f"first step {name} {BASE | fields} {NETWORKS}", partial(one_setting, fields))
+        name: kept_case(kept_folder, f"sgd {name} {BASE | fields} {NETWORKS}", partial(one_setting, fields))["sgd"]
         for name, fields in SETTINGS.items()
     }  # fmt: skip
     others = {
         optimizer: {
             name: kept_case(
                 kept_folder, f"first step {optimizer} {name} {BASE | SETTINGS[name]} {OTHER_NETWORKS[optimizer]}",
-                partial(one_setting, SETTINGS[name], optimizer, OTHER_NETWORKS[optimizer]),
-            )
+                partial(one_setting, SETTINGS[name], (optimizer,), OTHER_NETWORKS[optimizer]),
+            )[optimizer]
             for name in OTHER_SETTINGS[optimizer]
         }
         for optimizer in OTHERS

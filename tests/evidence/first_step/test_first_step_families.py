@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from checks.trust import DEPTH, MEASURED, NUMBERS, STEP_COEFFICIENTS, TOKENS, VOCAB, step_family
-from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from simulate.runs.files import write_whole
-from tests.evidence.first_step.test_first_step_fields import outputs
 from tests.helpers.evidence_file import kept_case
-from tests.helpers.given_outputs import first_step_given
+from tests.helpers.given_outputs import step_pairs
 from tests.helpers.width_families import step_references
 from theory import Stack
 
@@ -29,29 +26,17 @@ MOST, ERROR = 384, 4.0
 
 def row(stack: Stack) -> dict[str, dict[str, list[float]]]:
     """By optimizer and number d times what networks are off theory by, which is given their outputs, and its error."""
-    torch.set_num_threads(1)
-    measured: dict[str, list[list[float]]] = {name: [] for name in MEASURED}
-    predicted: dict[str, list[list[float]]] = {name: [] for name in MEASURED}
+    pairs: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in MEASURED}
     count, wanted = 0, NETWORKS["sgd"]
     while count < wanted:
-        problem = first_step_problem(stack, seed=SEED + count)
-        loss, gradient = gradients(problem)
-        ((given, labels),) = problem.data
-        p, r = outputs(stack, problem.model(given).detach(), labels, None)
-        for optimizer in MEASURED:
-            if optimizer == "sgd" or count < NETWORKS[optimizer]:
-                step = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
-                measured[optimizer].append([step.gain, step.curvature, step.logit_change_sq])
-                theory = first_step_given(stack, p, r, optimizer, seed=SEED + count)
-                predicted[optimizer].append([float(theory[name][0]) for name in ("gain", "curvature", "change")])
+        chosen = [name for name in MEASURED if name == "sgd" or count < NETWORKS[name]]
+        for optimizer, numbers in step_pairs(stack, chosen, SEED + count).items():
+            pairs[optimizer].append([*numbers.values()])
         count += 1
-        if count == wanted < MOST and summed(measured, predicted, stack.width)["sgd"]["curvature"][1] > ERROR:
+        found = {name: coefficients(*np.moveaxis(of, 2, 0), stack.width) for name, of in pairs.items()}
+        if count == wanted < MOST and found["sgd"]["curvature"][1] > ERROR:
             wanted = min(MOST, 2 * wanted)
-    return summed(measured, predicted, stack.width)
-
-
-def summed(measured: Any, predicted: Any, width: int) -> dict[str, dict[str, list[float]]]:
-    return {name: coefficients(np.array(measured[name]), np.array(predicted[name]), width) for name in MEASURED}
+    return found
 
 
 def coefficients(measured: Any, predicted: Any, width: int) -> dict[str, list[float]]:

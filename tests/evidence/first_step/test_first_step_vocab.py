@@ -3,15 +3,11 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from checks.trust import SPREAD, SQUARED, Trust
-from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
-from tests.evidence.first_step.test_first_step import FAR, MEASURED, outputs_of, rounded
+from tests.evidence.first_step.test_first_step import FAR, one_setting, rounded
 from tests.helpers.evidence_file import kept_case, record
-from tests.helpers.given_outputs import first_step_given
 from theory import Stack
 from theory.stack.optimizers import Optimizer
 
@@ -35,29 +31,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "normalized", "adam", "polar", "muon")
 
 
-def one_setting(fields: dict[str, Any]) -> dict[str, Any]:
-    """Measured over theory, by optimizer and quantity: means and standard errors over networks."""
-    torch.set_num_threads(1)
-    stack = Stack(**(BASE | fields))
-    ratios: dict[Optimizer, dict[str, list[float]]] = {name: {m: [] for m in MEASURED} for name in OPTIMIZERS}
-    for seed in range(NETWORKS):
-        problem = first_step_problem(stack, seed=seed)
-        loss, gradient = gradients(problem)
-        p, r = outputs_of(stack, problem)
-        for optimizer, by_name in ratios.items():
-            found = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
-            theory = first_step_given(stack, p, r, optimizer)
-            for name, attribute in MEASURED.items():
-                by_name[name].append(getattr(found, attribute) / float(theory[name][0]))
-    return {
-        optimizer: {
-            name: [float(np.mean(values)), float(np.std(values, ddof=1) / NETWORKS**0.5)]
-            for name, values in by_name.items()
-        }
-        for optimizer, by_name in ratios.items()
-    }
-
-
 def test_many_classes(kept_folder):
     """Within the error that finite width implies or 4 standard errors."""
     found: dict[str, Any] = {}
@@ -65,7 +38,9 @@ def test_many_classes(kept_folder):
         for count in CLASSES:
             sized = fields | {"vocab": count * BASE["width"]}
             case = f"many classes {name} {BASE | sized} {NETWORKS} {OPTIMIZERS}"
-            found[f"{name}, V = {count}d"] = kept_case(kept_folder, case, partial(one_setting, sized))
+            found[f"{name}, V = {count}d"] = kept_case(
+                kept_folder, case, partial(one_setting, BASE | sized, OPTIMIZERS, NETWORKS)
+            )
     record("first-step-vocab", {"over theory": rounded(found)})
     for name, by_optimizer in found.items():
         fields = SETTINGS[name.rpartition(", V")[0]]

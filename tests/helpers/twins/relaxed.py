@@ -1,4 +1,4 @@
-"""The slow obvious twin of relaxed networks: one draw at a time, every rule written out, gradients by autograd."""
+"""The slow obvious twin of networks: one draw at a time, every rule written out, gradients by autograd."""
 
 import json
 
@@ -23,8 +23,37 @@ PHI = {
 }
 
 
+GATE = float(torch.sigmoid(torch.tensor(-1.0, dtype=torch.float64)))
+
+
+def mixed(scheme, outputs, count):
+    """The next input by a scheme's own recursion, from the embedding and all outputs so far, `count` at the end."""
+    if scheme == "highway":
+        stream = outputs[0]
+        for output in outputs[1:]:
+            stream = (1 - GATE) * stream + GATE * output
+        return stream
+    if scheme == "denseformer":  # blocks of two sub-layers, whose averages start as the newest block alone
+        blocks = [outputs[0]]
+        for start in range(1, len(outputs), 2):
+            weights = [0.0] * (len(blocks) - 1) + [1.0]
+            average = sum(weight * block for weight, block in zip(weights, blocks, strict=True))
+            blocks.append(average + sum(outputs[start : start + 2]))
+        return blocks[-1]
+    if scheme == "attention_residuals":
+        query = torch.zeros(outputs[0].shape[-1], dtype=torch.float64)
+        logits = torch.stack([(output * query).sum(-1) for output in outputs])
+        return (logits.softmax(0)[..., None] * torch.stack(outputs)).sum(0)
+    if scheme == "hyper_connections":
+        streams = [outputs[0]] * 4
+        for output in outputs[1:]:
+            streams = [stream + output for stream in streams]
+        return sum(streams) if len(outputs) == count else streams[len(outputs) % 4]
+    return sum(weight * output for weight, output in zip(json.loads(scheme)[len(outputs) - 1], outputs, strict=False))
+
+
 def slow_quantities(stack, weights, x, labels, ids=None, source=None):
-    """Energies, loss and gradients of one draw of a Post-LN or Pre-LN stack without dropout, matrices as given.
+    """Energies, loss and gradients of one draw of a stack without dropout, matrices as given.
 
     Args:
         stack: the network.
@@ -130,37 +159,47 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             hidden = phi(rows @ weights[prefix + "W1"][layer])
         return hidden @ weights[prefix + "W2"][layer]
 
-    streams = {}
+    streams, scalars = {}, torch.zeros(stack.depth, dtype=torch.float64, requires_grad=True)
 
     def layers(x, prefix, memory=None):
         sums, streams[prefix], depth = [], [], depths[prefix]
         if stack.embedding_norm == "added":
             x = norm(x, last=True)
+        other, outputs = x, [x]
         for layer in range(depth):
             name = stack.lower_placement if layer < round(stack.lower_share * depth) else stack.placement
             alpha = stack.residual_scale
             if alpha is None:
-                alpha = {"keel": 2.0 * depth}.get(name, 1.0)
+                alpha = {"keel": 2.0 * depth, "deepnorm": (2.0 * depth) ** 0.25}.get(name, 1.0)
             divided = {"none": 1, "depth": depth**0.5, "inverse_depth": depth, "layer": (layer + 1) ** 0.5}
-            tau = (1.0 if stack.branch_scale is None else stack.branch_scale) / divided[stack.branch_scaling]
+            tau = {"unnormed": depth**-0.5, "rezero": scalars[layer]}.get(name, 1.0)
+            tau = (tau if stack.branch_scale is None else stack.branch_scale) / divided[stack.branch_scaling]
             branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
                 stack.branches, [attention, feed_forward]
             )
             if memory is not None:
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
             for together in [branches] if stack.layout == "parallel" else [[branch] for branch in branches]:
-                read = x if name == "post" else norm(x)
-                read = read / (layer + 1) ** 0.5 if stack.input_scaling == "layer" else read
-                made = [
+                read = norm(x) if name in ("pre", "peri", "keel", "scaled") else x
+                read = read / (layer + 1) ** 0.5 if "layer" == stack.input_scaling or name == "scaled" else read
+                made = tau * sum(
                     (stack.feed_forward_factor if branch is feed_forward else stack.attention_factor)
-                    * branch(read, layer, prefix)
+                    * (norm(one) if name in ("peri", "output") else one)
                     for branch in together
-                ]
-                sums.append(alpha * x + tau * sum(made))
-                x = sums[-1] if name == "pre" else norm(sums[-1])
-            x.retain_grad()
-            streams[prefix].append(x)
-        own = stack.final_norm == "own" and (stack.placement in ("post", "keel") or stack.normalization == "none")
+                    for one in [branch(read, layer, prefix)]
+                )
+                outputs.append(made)
+                other = other + made
+                is_mixed = stack.depth_mixing != "none"
+                sums.append(mixed(stack.depth_mixing, outputs, 2 * depth + 1) if is_mixed else alpha * x + made)
+                x = norm(sums[-1]) if name in ("post", "deepnorm", "keel", "residual") else sums[-1]
+            end = made if is_mixed else x
+            end.retain_grad()
+            streams[prefix].append(end)
+        if stack.placement == "residual":
+            return x + norm(other), sums
+        without = stack.placement in ("post", "deepnorm", "keel", "unnormed", "rezero")
+        own = stack.final_norm == "own" and (without or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
 
     memory, read = None, []
@@ -192,7 +231,8 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             "hidden_energy": torch.stack([s.square().mean() for s in sums[each - 1 :: each]]),
             "token_correlation": torch.stack(correlations),
         }
-        found["stream_gradient_sq"] = torch.stack([x.grad.square().sum() for x in streams[prefix]])
+        if stack.placement != "residual":
+            found["stream_gradient_sq"] = torch.stack([x.grad.square().sum() for x in streams[prefix]])
         if "WQ" in weights:
             for name, of in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
                 found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])
@@ -200,6 +240,8 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
 
     each = 1 if stack.branches != "both" or stack.layout == "parallel" else 2 if source is None else 3
     found = {"loss": loss} | of_layers(sums, "", each)
+    if scalars.grad is not None:
+        found["grad_sq_scalar"] = scalars.grad.square()
     if stack.branches == "feed_forward" or stack.layout == "parallel":
         del found["attention_energy"]
     if source is not None:
