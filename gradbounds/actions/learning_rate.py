@@ -122,9 +122,10 @@ def predict_rate(
     check_count("batch", batch, 1)
     if warmup_steps is not None:
         check_count("warmup_steps", warmup_steps, 1)
-    for name, number in (("learning_rate", rate), ("adam_epsilon", epsilon)):
-        if not 0.0 < number <= _MOST:
-            raise ValueError(f"{name} must be a positive number of at most {_MOST:g}, got {number!r}.")
+    for name, number, least in (("learning_rate", rate, math.ulp(0.0)), ("adam_epsilon", epsilon, 0.0)):
+        if not least <= number <= _MOST:
+            what = "0 or a positive number" if least == 0.0 else "a positive number"
+            raise ValueError(f"{name} must be {what} of at most {_MOST:g}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if multiplies_logits(notes):

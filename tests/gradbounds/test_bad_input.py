@@ -66,7 +66,7 @@ BAD = [
     (("predict", "--compare", "peri"), "got 'peri'. Did you mean placement=peri?"),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--adam-epsilon", "-1"),
-        "--adam-epsilon must be a positive number of at most 1e+100, got -1.0.",
+        "--adam-epsilon must be 0 or a positive number of at most 1e+100, got -1.0.",
     ),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (

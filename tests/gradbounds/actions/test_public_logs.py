@@ -78,6 +78,9 @@ def test_names_of_wrapped_parameters():
         ("step: 1  loss: 11.0  grad_norm: 79,953.5  tps: 1,243\n", LogLine(11.0, 79953.5, 1)),
         ('step,loss,grad_norm\n1,"11.0","1,220.5"\n', LogLine(11.0, 1220.5, 1)),
         ("step: 1,000 loss: 3.0\n", "got step 1000 first in"),
+        ("Steps: 1%|1   | 10/1000 [00:09<10:00,  1.2s/it, loss=9.5]\n", "got step 10 first in"),
+        ("step 1 loss tensor(11.0, device='cuda:0') grad_norm tensor(2.5)\n", LogLine(11.0, 2.5, 1)),
+        ("Train: 1%| | 1/100 [00:10<10:00, 10.1s/it, gpt_loss=11, grad_norm=2.5]\n", LogLine(11.0, 2.5, 1)),
         ("step: 0 loss: 11.0\nstep: 1 loss: 11.01 grad_norm: 2.5\n", LogLine(11.01, 2.5, 1)),  # an evaluation first
         ("step: 0 loss: 11.0\nstep: 1 loss: 10.5 grad_norm: 2.5\n", LogLine(11.0, None, 0)),
         ("step: 1 loss: 11.0 norm: nan\nstep: 2 loss: nan norm: nan\n", "got norm nan at step 1 in"),
