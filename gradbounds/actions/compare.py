@@ -62,6 +62,7 @@ _ROUNDED = "a residual stream in bfloat16 rounds away half or more of what they 
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _COSINE: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
+_SAME = "Nothing changes: the network without the change has this value."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
 
@@ -138,7 +139,8 @@ def compare_steps(
         lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        lines = _tables([*each][1:], steps, stacks, asked, f"{head} the change", batch=flags, drawn=drawn_by(notes))
+        which = "the change" if len(others) == 1 else "each change"
+        lines = _tables([*each][1:], steps, stacks, asked, f"{head} {which}", batch=flags, drawn=drawn_by(notes))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -163,19 +165,25 @@ def _tables(
     each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, head: str, *,
     batch: str, drawn: str | None,
 ) -> list[str]:  # fmt: skip
-    # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one.
-    lines, (before, *others) = list[str](), steps
+    # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one. Several
+    # changes begin with a table that has a row for each.
+    before, *others = steps
+    lines = [head, "", *_overview(each, steps)] if len(others) > 1 else []
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         sides_of = {"before": before, "after": after}
         code = code_of(stacks[0], changed, drawn)
-        verdict, sides = _summary(before, after, stacks[0], changed)
+        verdict, sides = ([_SAME], []) if changed == stacks[0] else _summary(before, after, stacks[0], changed)
         lines += [
-            *[""] * bool(lines),
+            *["", f"{' '.join(changes)}:"] * bool(lines),
             *verdict,
             *["", head, ""] * (not lines),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  Unknown {when} the change: {step.unknown}" for when, step in sides_of.items() if step.unknown),
+            *(
+                line
+                for when, step in sides_of.items()
+                for line in _wrapped(f"  Unknown {when} the change: {step.unknown}." * bool(step.unknown))
+            ),
             *(
                 f"  Extrapolated {when} the change: critical rates"
                 + (f" (AdamW's: within {step.factors['adam']:.2g}x where measured)" if "adam" in step.factors else "")
@@ -204,8 +212,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
     if not names:
         return [], []
-    sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
-    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
+    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [*map(_apart, (before, after))]
     evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
@@ -218,7 +225,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     verdict = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
     unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
     verdict = [part for part in verdict if part] + [
-        f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
+        f"AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter{unused}. Such steps "
+        "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
@@ -254,11 +262,30 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         sides[1].extend([_ROUNDED] * is_rounded_away(shares[0], changed.depth))
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
-    above, below = (
-        [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
-        for lines in (verdict, listed)
-    )
+    above, below = ([part for line in lines for part in _wrapped(line)] for lines in (verdict, listed))
     return above, [_LOST] * bool(lost) + below
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, 116, subsequent_indent="  ")
+
+
+def _apart(step: _Step) -> float:
+    # Return the largest ratio of the first to the last layer in either direction, as a logarithm; NaN without a ratio.
+    return max((abs(math.log(of)) for name, of in step.numbers.items() if name.endswith(_ENDS)), default=math.nan)
+
+
+def _overview(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
+    # Return a row for each network: critical rates, loss, norm, largest cosine, and most uneven layers.
+    names = [*(f"critical rate, {title}" for title in ("AdamW", "SGD")), "loss", "gradient norm", _COSINE]
+    heads = ["", "critical rate, AdamW", "SGD", "loss", "gradient norm", "largest cosine", "first, last layer"]
+    rows = []
+    for words, step in zip([["before"], *each], steps, strict=True):
+        numbers = [step.numbers.get(name, math.nan) for name in names]
+        texts = [f"{float(f'{number:.{digits}g}'):,g}" for number, digits in zip(numbers, (2, 2, 4, 3, 2), strict=True)]
+        apart = f"{math.exp(_apart(step)):.2g}x apart"
+        rows.append([" ".join(words), *("unknown" if "nan" in text else text for text in (*texts, apart))])
+    return table_lines(heads, rows)
 
 
 def _of_experts(before: _Step, after: _Step, stack: Stack, changed: Stack) -> str:

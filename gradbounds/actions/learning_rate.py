@@ -202,7 +202,7 @@ def kernel_scale(
     slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates are for 0."
+        f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates hold for an epsilon of 0."
     ] * ("adam" in steps and bool(slowest[1]))
 
 
@@ -276,7 +276,10 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
 
 def _muon_lines(stack: Stack) -> list[str]:
     """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
-    return [*textwrap.wrap(_MUON.get(stack.placement, ""), 118), _ALL_MATRICES]
+    tied = " (tied: the embedding table)" * (stack.embeddings == "tied")
+    return [
+        line for words in (_MUON.get(stack.placement, ""), _OF_MUON.format(tied)) for line in textwrap.wrap(words, 118)
+    ]
 
 
 _FAR = (
@@ -295,9 +298,10 @@ _MUON = {
     "post": _MUON_RATES.format("0.32 to 1.43", "18 Post-LN networks"),
     "peri": _MUON_RATES.format("0.69 to 1.15", "9 Peri-LN networks"),
 }
-_ALL_MATRICES = (
-    "R is that of torch.optim.Muon by default, for all matrices, the output matrix included. Usual recipes train\n"
-    "embeddings, the output matrix and norm gains by AdamW, with a critical rate of its own."
+_OF_MUON = (
+    "Muon's step covers all matrices of the layers and the output matrix{}, with the learning rate R as "
+    "torch.optim.Muon scales it by default. Usual recipes train embeddings, output matrix and norm gains by AdamW. "
+    "Theory has no rule for this mix, so that this critical rate is not theirs."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

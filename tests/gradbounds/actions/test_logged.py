@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -235,11 +236,19 @@ def test_a_text_beyond_all_measured_texts_is_no_first_cause(norm, first):
         Stack(vocab=50257), (0.0075, start), lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log
     )
     assert len(texts) == 1 and ("no measured text explains the log, nearest" in texts[0].words) == (norm > 1.2)
-    exact = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.0))
-    causes = [exact, *(replace(exact, words=f"the loss is {k}") for k in range(3))]
+    near = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.4))
+    causes = [near, *(replace(near, words=f"the norm is of one device's gradient, over {k}") for k in range(3))]
     verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
     assert verdict.endswith(" To decide, repeat.") and rows[0].strip().startswith(first)
-    assert sum(row.startswith("  a text in which") for row in rows) == 1
+    assert [row.startswith("  a text in which") for row in rows[:3]] == [norm < 1.2, False, norm > 1.2]
+    assert "one device's gradient, one device with the whole batch has the predicted norm" in rows[-1]
+    theory = SimpleNamespace(
+        stack=Stack(vocab=50257), batch=BATCH, squares={}, coarsen=lambda *_: None, texts=lambda *_: texts,
+        others=lambda *_: [],
+    )  # fmt: skip
+    layers = compare_with_theory({}, {})[0]
+    _, (verdict, *_), _ = logged._judged(theory, Cause("", start), Reading(log), layers, {}, (), is_free=True)
+    assert ("batch; no measured text explains the log, so test the other causes." in verdict) == (norm > 1.2)
 
 
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
@@ -303,6 +312,9 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
     assert [cause.words.partition(", and ")[2] for cause in also if cause.explains(log)] == [
         "the gradient is added up over 2 accumulation steps or devices"
     ]
+    assert "Next, without a new run: add --drawn-by megatron if it draws your weights." in logged._off_lines(
+        Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2)), log, [*causes, *also], []
+    )
     sentence, row = logged._code_lines(notes, [*causes, *also], log)
     assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.")
     assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
