@@ -47,6 +47,11 @@ _FALL = "fall of loss / small rate, AdamW"
 _COSINE = "cosine of two tokens, largest"
 _LARGEST = {"cosine": _COSINE, "expert_load_max": "fullest expert's share, largest"}
 _FEW = "experts with few tokens, last layer"
+# Numbers in the row of a network, with their digits and units.
+_LISTED = {
+    **{f"critical rate, {title}": (2, "") for title in ("AdamW", "SGD")}, "loss": (4, ""), "gradient norm": (3, ""),
+    _COSINE: (2, ""),
+}  # fmt: skip
 
 
 _QUICK = (
@@ -139,8 +144,8 @@ def compare_steps(
         lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        which = "the change" if len(others) == 1 else "each change"
-        lines = _tables([*each][1:], steps, stacks, asked, f"{head} {which}", batch=flags, drawn=drawn_by(notes))
+        head += " each change" if len(others) > 1 else " the change"
+        lines = _tables([*each][1:], steps, stacks, asked, head, batch=flags, drawn=drawn_by(notes))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -182,7 +187,9 @@ def _tables(
             *(
                 line
                 for when, step in sides_of.items()
-                for line in _wrapped(f"  Unknown {when} the change: {step.unknown}." * bool(step.unknown))
+                for line in textwrap.wrap(
+                    f"  Unknown {when} the change: {step.unknown}." * bool(step.unknown), 116, subsequent_indent="  "
+                )
             ),
             *(
                 f"  Extrapolated {when} the change: critical rates"
@@ -215,9 +222,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [*map(_apart, (before, after))]
     evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
-    lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
-    known = weight_shapes(stack).keys() & weight_shapes(changed).keys()
-    lost = [name for name in lost if lost.count(name) == 1 and name in known]
+    once, kept = before.numbers.keys() ^ after.numbers.keys(), weight_shapes(changed)
+    lost = [name for name in weight_shapes(stack) if name in kept and f"{name}{_ENDS}" in once]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
     times, _, error = _times(before, after, "sgd")
@@ -262,12 +268,11 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         sides[1].extend([_ROUNDED] * is_rounded_away(shares[0], changed.depth))
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
-    above, below = ([part for line in lines for part in _wrapped(line)] for lines in (verdict, listed))
+    above, below = (
+        [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
+        for lines in (verdict, listed)
+    )
     return above, [_LOST] * bool(lost) + below
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, 116, subsequent_indent="  ")
 
 
 def _apart(step: _Step) -> float:
@@ -277,15 +282,16 @@ def _apart(step: _Step) -> float:
 
 def _overview(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
     # Return a row for each network: critical rates, loss, norm, largest cosine, and most uneven layers.
-    names = [*(f"critical rate, {title}" for title in ("AdamW", "SGD")), "loss", "gradient norm", _COSINE]
+    rows = [[*(step.numbers.get(name, math.nan) for name in _LISTED), math.exp(_apart(step))] for step in steps]
+    texts = [
+        [
+            "unknown" if math.isnan(number) else f"{float(f'{number:.{digits}g}'):,g}{unit}"
+            for number, (digits, unit) in zip(row, [*_LISTED.values(), (2, "x apart")], strict=True)
+        ]
+        for row in rows
+    ]
     heads = ["", "critical rate, AdamW", "SGD", "loss", "gradient norm", "largest cosine", "first, last layer"]
-    rows = []
-    for words, step in zip([["before"], *each], steps, strict=True):
-        numbers = [step.numbers.get(name, math.nan) for name in names]
-        texts = [f"{float(f'{number:.{digits}g}'):,g}" for number, digits in zip(numbers, (2, 2, 4, 3, 2), strict=True)]
-        apart = f"{math.exp(_apart(step)):.2g}x apart"
-        rows.append([" ".join(words), *("unknown" if "nan" in text else text for text in (*texts, apart))])
-    return table_lines(heads, rows)
+    return table_lines(heads, [[" ".join(words), *row] for words, row in zip([["before"], *each], texts, strict=True)])
 
 
 def _of_experts(before: _Step, after: _Step, stack: Stack, changed: Stack) -> str:
@@ -429,10 +435,8 @@ def _row(name: str, before: _Step, after: _Step) -> list[str]:
         else f"{step.numbers[name]:.{digits}g}"
         for step in (before, after)
     ]  # fmt: skip
-    if name not in before.numbers or name not in after.numbers:
+    if "unknown" in texts or name.endswith(("layer", "largest")):
         return [name, *texts, ""]
     first, last = before.numbers[name], after.numbers[name]
-    if name.endswith(("layer", "largest")):
-        return [name, *texts, ""]
     times = f"{float(f'{last / first:.{min(digits, 3)}g}'):,g}x"
     return [name, *texts, f"{last - first:+z.3f}" if name == "loss" else times]
