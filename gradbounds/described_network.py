@@ -107,21 +107,24 @@ class Description:
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     """Split a list of changed fields into the changes of each compared network.
 
-    A repeated field or a `+` begins the next network.
+    A repeated field or a `+` begins the next network. Several values of a field, separated by commas, are a network
+    each.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
     >>> variants(["placement=peri", "+", "depth=4"])
     [('placement=peri',), ('depth=4',)]
+    >>> variants(["placement=peri", "depth=4,8"])
+    [('placement=peri', 'depth=4'), ('placement=peri', 'depth=8')]
     """
-    networks: list[dict[str, str]] = [{}]
+    networks: list[dict[str, list[str]]] = [{}]
     for change in changes:
-        name = field_name(change.partition("=")[0])
-        if change == "+" or name in networks[-1]:
+        field, equals, values = change.partition("=")
+        if change == "+" or field_name(field) in networks[-1]:
             networks.append({})
         if change != "+":
-            networks[-1][name] = change
-    return [tuple(network.values()) for network in networks if network]
+            networks[-1][field_name(field)] = [f"{field}{equals}{value}" for value in values.split(",")]
+    return [choice for network in networks if network for choice in product(*network.values())]
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

@@ -64,11 +64,8 @@ def comparison_words(name: str, table: Columns, other: Columns) -> str:
         table: `layer_table` of the network that it is compared with.
         other: `layer_table` of the other network.
     """
-    pairs = {}
-    for of in matrices(table):
-        here, there = (ends_of_layers(each, of, "predicted") for each in (table, other))
-        if here is not None and there is not None:
-            pairs[of] = here, there
+    ends = {of: [ends_of_layers(each, of, "predicted") for each in (table, other)] for of in matrices(table)}
+    pairs = {of: [end for end in both if end is not None] for of, both in ends.items() if None not in both}
     if not pairs:
         return f"{name}: no matrix of its layers exists in this network, so nothing is compared."
     lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}

@@ -47,6 +47,11 @@ _FALL = "fall of loss / small rate, AdamW"
 _COSINE = "cosine of two tokens, largest"
 _LARGEST = {"cosine": _COSINE, "expert_load_max": "fullest expert's share, largest"}
 _FEW = "experts with few tokens, last layer"
+# Numbers in the row of a network, with their digits and units.
+_LISTED = {
+    **{f"critical rate, {title}": (2, "") for title in ("AdamW", "SGD")}, "loss": (4, ""), "gradient norm": (3, ""),
+    _COSINE: (2, ""),
+}  # fmt: skip
 
 
 _QUICK = (
@@ -62,6 +67,7 @@ _ROUNDED = "a residual stream in bfloat16 rounds away half or more of what they 
 # Numbers that are better if they are smaller, with their words, and the smallest difference that counts.
 _SMALLER = {"loss": "loss", _COSINE: "largest cosine of two tokens",
             _LARGEST["expert_load_max"]: "fullest expert's share"}  # fmt: skip
+_SAME = "Nothing changes: the network without the change has this value."
 _LOST = "  Unknown ratios are below the error of attention samples (--patterns N)."
 
 
@@ -138,7 +144,8 @@ def compare_steps(
         lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        lines = _tables([*each][1:], steps, stacks, asked, f"{head} the change", batch=flags, drawn=drawn_by(notes))
+        head += " each change" if len(others) > 1 else " the change"
+        lines = _tables([*each][1:], steps, stacks, asked, head, batch=flags, drawn=drawn_by(notes))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
     first, *compared = [
@@ -163,19 +170,27 @@ def _tables(
     each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], asked: Asked, head: str, *,
     batch: str, drawn: str | None,
 ) -> list[str]:  # fmt: skip
-    # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one.
-    lines, (before, *others) = list[str](), steps
+    # Return a verdict, a table and the code of each change, and the flags for finer rates of the last one. Several
+    # changes begin with a table that has a row for each.
+    before, *others = steps
+    lines = [head, "", *_overview(each, steps)] if len(others) > 1 else []
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
         sides_of = {"before": before, "after": after}
         code = code_of(stacks[0], changed, drawn)
-        verdict, sides = _summary(before, after, stacks[0], changed)
+        verdict, sides = ([_SAME], []) if changed == stacks[0] else _summary(before, after, stacks[0], changed)
         lines += [
-            *[""] * bool(lines),
+            *["", f"{' '.join(changes)}:"] * bool(lines),
             *verdict,
             *["", head, ""] * (not lines),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
-            *(f"  Unknown {when} the change: {step.unknown}" for when, step in sides_of.items() if step.unknown),
+            *(
+                line
+                for when, step in sides_of.items()
+                for line in textwrap.wrap(
+                    f"  Unknown {when} the change: {step.unknown}." * bool(step.unknown), 116, subsequent_indent="  "
+                )
+            ),
             *(
                 f"  Extrapolated {when} the change: critical rates"
                 + (f" (AdamW's: within {step.factors['adam']:.2g}x where measured)" if "adam" in step.factors else "")
@@ -204,13 +219,11 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
     if not names:
         return [], []
-    sizes = [[abs(math.log(step.numbers[name])) for name in names] for step in (before, after)]
-    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [max(each) for each in sizes]
+    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [*map(_apart, (before, after))]
     evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
-    lost = [role(name).removesuffix(_ENDS) for name in [*before.numbers, *after.numbers] if name.endswith(_ENDS)]
-    known = weight_shapes(stack).keys() & weight_shapes(changed).keys()
-    lost = [name for name in lost if lost.count(name) == 1 and name in known]
+    once, kept = before.numbers.keys() ^ after.numbers.keys(), weight_shapes(changed)
+    lost = [name for name in weight_shapes(stack) if name in kept and f"{name}{_ENDS}" in once]
     without = f", without {' and '.join(lost)}" * bool(lost)
     sides: tuple[list[str], list[str]] = [], []
     times, _, error = _times(before, after, "sgd")
@@ -218,7 +231,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     verdict = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
     unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
     verdict = [part for part in verdict if part] + [
-        f"AdamW, Muon: the layers' gradient sizes hardly matter{unused}.",
+        f"AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter{unused}. Such steps "
+        "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
@@ -259,6 +273,25 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         for lines in (verdict, listed)
     )
     return above, [_LOST] * bool(lost) + below
+
+
+def _apart(step: _Step) -> float:
+    # Return the largest ratio of the first to the last layer in either direction, as a logarithm; NaN without a ratio.
+    return max((abs(math.log(of)) for name, of in step.numbers.items() if name.endswith(_ENDS)), default=math.nan)
+
+
+def _overview(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
+    # Return a row for each network: critical rates, loss, norm, largest cosine, and most uneven layers.
+    rows = [[*(step.numbers.get(name, math.nan) for name in _LISTED), math.exp(_apart(step))] for step in steps]
+    texts = [
+        [
+            "unknown" if math.isnan(number) else f"{float(f'{number:.{digits}g}'):,g}{unit}"
+            for number, (digits, unit) in zip(row, [*_LISTED.values(), (2, "x apart")], strict=True)
+        ]
+        for row in rows
+    ]
+    heads = ["", "critical rate, AdamW", "SGD", "loss", "gradient norm", "largest cosine", "first, last layer"]
+    return table_lines(heads, [[" ".join(words), *row] for words, row in zip([["before"], *each], texts, strict=True)])
 
 
 def _of_experts(before: _Step, after: _Step, stack: Stack, changed: Stack) -> str:
@@ -402,10 +435,8 @@ def _row(name: str, before: _Step, after: _Step) -> list[str]:
         else f"{step.numbers[name]:.{digits}g}"
         for step in (before, after)
     ]  # fmt: skip
-    if name not in before.numbers or name not in after.numbers:
+    if "unknown" in texts or name.endswith(("layer", "largest")):
         return [name, *texts, ""]
     first, last = before.numbers[name], after.numbers[name]
-    if name.endswith(("layer", "largest")):
-        return [name, *texts, ""]
     times = f"{float(f'{last / first:.{min(digits, 3)}g}'):,g}x"
     return [name, *texts, f"{last - first:+z.3f}" if name == "loss" else times]

@@ -122,9 +122,9 @@ def predict_rate(
     check_count("batch", batch, 1)
     if warmup_steps is not None:
         check_count("warmup_steps", warmup_steps, 1)
-    for name, number in (("learning_rate", rate), ("adam_epsilon", epsilon)):
-        if not 0.0 < number <= _MOST:
-            raise ValueError(f"{name} must be a positive number of at most {_MOST:g}, got {number!r}.")
+    for name, number, least in (("learning_rate", rate, 1e-100), ("adam_epsilon", epsilon, 0.0)):
+        if not least <= number <= _MOST:
+            raise ValueError(f"{name} must be a number from {least:g} to {_MOST:g}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if multiplies_logits(notes):
@@ -132,7 +132,6 @@ def predict_rate(
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
     of_text = law_of(stack, asked.text)
-    law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
     cost = cost_of_steps(stack, [*solved], batch)
@@ -143,7 +142,7 @@ def predict_rate(
         what = f"loss after step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(stack, optimizers, batch, law)
+        moves = batch_steps(stack, optimizers, batch, of_text or TextLaw.distinct(stack.vocab))
         vectors = vectors_of(stack, notes, of)
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
@@ -155,9 +154,8 @@ def predict_rate(
     limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, scale, name) for name in moves}
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    is_known = any(math.isfinite(high) for _, high in limits.values())
-    range_of = f"range, {evidence(scale or 0.0)}" if is_known else "range"
-    far = f", {evidence(scale or 0.0)}" * (is_known and (scale or 0.0) < LEAST_MEASURED)
+    known = f", {evidence(scale or 0.0)}" * any(math.isfinite(high) for _, high in limits.values())
+    far = known * ((scale or 0.0) < LEAST_MEASURED)
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -165,7 +163,8 @@ def predict_rate(
         lines=[
             *_verdicts(rate, warmup_steps, steps, far=far, is_pre=stack.placement == "pre"), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}", *_table(steps, range_of, stack), "",
+            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
+            *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(_measured(stack, optimizers), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -201,13 +200,13 @@ def kernel_scale(
     slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
     sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
     return whole / sgd["sgd"].gain, [
-        f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates are for 0."
+        f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates hold for an epsilon of 0."
     ] * ("adam" in steps and bool(slowest[1]))
 
 
 def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str]:
     # Return a row for each optimizer. A change of the loss far beyond the quadratic approximation has a sign at most.
-    head = ("optimizer", "loss in step 1", "critical rate", range_of, "change of logits", "largest relative update")
+    head = ("optimizer", "change of loss", "critical rate", range_of, "change of logits", "largest relative update")
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
@@ -257,10 +256,8 @@ def _verdicts(
 
 def _evidence_lines(measured: str, scale: float | None) -> list[str]:
     """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
-    lines = textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118)
-    if scale is None:
-        return [*lines, _UNSCALED]
-    return [*lines, *[_FAR.format(scale)] * (scale < LEAST_MEASURED)]
+    far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (scale < LEAST_MEASURED)
+    return [*textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118), *far]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
@@ -275,7 +272,8 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
 
 def _muon_lines(stack: Stack) -> list[str]:
     """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
-    return [*textwrap.wrap(_MUON.get(stack.placement, ""), 118), _ALL_MATRICES]
+    covered = _OF_MUON.format(" (tied: the embedding table)" * (stack.embeddings == "tied"))
+    return [line for words in (_MUON.get(stack.placement, ""), covered) for line in textwrap.wrap(words, 118)]
 
 
 _FAR = (
@@ -294,9 +292,10 @@ _MUON = {
     "post": _MUON_RATES.format("0.32 to 1.43", "18 Post-LN networks"),
     "peri": _MUON_RATES.format("0.69 to 1.15", "9 Peri-LN networks"),
 }
-_ALL_MATRICES = (
-    "R is that of torch.optim.Muon by default, for all matrices, the output matrix included. Usual recipes train\n"
-    "embeddings, the output matrix and norm gains by AdamW, with a critical rate of its own."
+_OF_MUON = (
+    "Muon's step covers all matrices of the layers and the output matrix{}, with the learning rate R as "
+    "torch.optim.Muon scales it by default. Usual recipes train embeddings, output matrix and norm gains by AdamW. "
+    "Theory has no rule for this mix, so that this critical rate is not theirs."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

@@ -22,7 +22,7 @@ _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
 _LOSS = {"loss", "trl", "tel", "xent", "ce", "nll"}
 # Losses without further terms: of a language model, of masked tokens, or of the main one of several heads.
-_CROSS_ENTROPY = {"lm", "mlm", "llm", "main", "ce", "nll", "xent", "entropy"}
+_CROSS_ENTROPY = {"lm", "mlm", "llm", "gpt", "main", "ce", "nll", "xent", "entropy"}
 VALIDATION = set("val valid validation eval evaluation test dev tel".split())
 """Words that show a validation loss in a name, or in a field such as `split`."""
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | set(

@@ -16,10 +16,12 @@ from gradbounds.actions.log_names import PARAMETER, VALIDATION, is_clipped, is_s
 _MOST = 2**20  # characters that are read of a log, of which the first step is wanted
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-# A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search.
+# A name followed by its number, which is no percentage, as of a progress bar `Steps: 1%`. It starts at the beginning
+# of a word, which avoids a quadratic search.
 _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
-    rf"(\s*[:=|]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})(?:,(\d{{1,2}}|\d{{4,}})(?!\d|[,.]\d))?",
+    rf"(\s*[:=|]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+(?:tensor\()?)"
+    rf"({_NUMBER})(?![\d.]*\s?%)(?:,(\d{{1,2}}|\d{{4,}})(?!\d|[,.]\d))?",
     re.IGNORECASE,
 )  # fmt: skip
 # Norms of groups of parameters, as `grad_norm={'0_default': 2.5, '1_fp32': 0.0}`.

@@ -41,6 +41,8 @@ from theory.configurations.training_codes import TRAINING_CODES
 
 # What a repeated step 1 shows under a cause, by words of the cause.
 _REPEATED = {
+    "one device's gradient": "if the norm is of one device's gradient, one device with the whole batch has the "
+    "predicted norm",
     "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
     "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
@@ -52,9 +54,11 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
-# The measurements that decide an undecided verdict: about another text, one without a prediction, and the step.
+# The measurements that decide an undecided verdict: about another text, one unlike all measured ones, one without a
+# prediction, and the step.
 _DECIDING = (
     "repeat with --text FILE, the token ids of your batch, because a usual text could explain the log",
+    "repeat with --text FILE, the token ids of your batch; no measured text explains the log, so test the other causes",
     "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
     "log the number of the step, because later steps have a smaller loss",
 )
@@ -204,7 +208,8 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    doubts = (bool(texts), is_missing and not far, printed.step is None and off < -BEYOND)
+    is_fitted = any(each.is_fitted for each in texts)
+    doubts = (bool(texts) and not is_fitted, is_fitted, is_missing and not far, printed.step is None and off < -BEYOND)
     lines = [*_off_lines(healthy, printed, ranked, [*itertools.compress(_DECIDING, doubts)]), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
@@ -229,7 +234,12 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     near = [cause for cause in ranked if cause.explains(printed)]
     near = sorted(
         sorted(near, key=lambda each: not each.is_text)[:MOST_CAUSES],
-        key=lambda each: (not each.is_text or each.is_fitted, ", and " in each.words, each.distance(printed)),
+        key=lambda each: (
+            not each.is_text or each.is_fitted,
+            ", and " in each.words,
+            each.is_text,
+            each.distance(printed),
+        ),
     )
     shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
@@ -249,15 +259,14 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         * (cause.tried > 1)
         for cause in near
     ]
-    return (
-        lines
-        + _harm_lines(near, healthy.line.norm)
-        + [
-            "This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
-            f"{'; '.join(shown_by)}."
-        ]
-        * (len(near) > 1 and bool(shown_by))
-    )
+    codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))]
+    return [
+        *lines, *_harm_lines(near, healthy.line.norm),
+        *[f"Next, without a new run: add --drawn-by {' or '.join(dict.fromkeys(codes))} if it draws your weights."]
+        * bool(codes),
+        *["This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
+          f"{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by)),
+    ]  # fmt: skip
 
 
 def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:

@@ -12,10 +12,9 @@ from gradbounds.actions.logged_layers import names_line
 
 # The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding.
 _NEAR = 0.01
-_UNCLIPPED = "unclipped"
 _WORDS: dict[str, tuple[str, bool | float]] = {
     "mean": ("is_sum", False), "sum": ("is_sum", True), "norm": ("is_square", False), "square": ("is_square", True),
-    _UNCLIPPED: ("threshold", math.inf),
+    "unclipped": ("threshold", math.inf),
 }  # fmt: skip
 _CLIPPED = "clipped:"
 AS = "|".join((*_WORDS, f"{_CLIPPED}C"))

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -151,13 +150,10 @@ def patterns_of(names: Iterable[str]) -> list[str]:
     >>> patterns_of(["layer0_ln_1_gnorm", "layer1_ln_1_gnorm"])
     ['layer*_ln_1_gnorm (2)']
     """
-    last = dict[str, str]()
-    counts: Counter[str] = Counter()
+    groups = dict[str, list[str]]()
     for name in names:
-        pattern = _NUMBER_OF_LAYER.sub(r"\1*", name)
-        last[pattern] = name
-        counts[pattern] += 1
-    return [f"{pattern} ({count})" if count > 1 else last[pattern] for pattern, count in counts.items()]
+        groups.setdefault(_NUMBER_OF_LAYER.sub(r"\1*", name), []).append(name)
+    return [f"{pattern} ({len(group)})" if len(group) > 1 else group[0] for pattern, group in groups.items()]
 
 
 def names_line(names: Iterable[str]) -> str:

@@ -66,8 +66,11 @@ BAD = [
     (("predict", "--compare", "peri"), "got 'peri'. Did you mean placement=peri?"),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--adam-epsilon", "-1"),
-        "--adam-epsilon must be a positive number of at most 1e+100, got -1.0.",
+        "--adam-epsilon must be a number from 0 to 1e+100, got -1.0.",
     ),
+    (("predict", "--logged", "log"), "--logged requires --batch or --like or --config, got"),
+    (("predict", "--like", "gpt2", "--logged", "a", "b", "--dry-run"), "--dry-run cannot be combined with two logs"),
+    (("predict", "--compare", "depth=4,x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (
         ("predict", "--compare", "width=8", "--compare", "depth=2"),
@@ -96,7 +99,7 @@ BAD = [
     ),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1e308"),
-        "--learning-rate must be a positive number of at most 1e+100, got 1e+308.",
+        "--learning-rate must be a number from 1e-100 to 1e+100, got 1e+308.",
     ),
     (
         ("predict", "--bound", "--draws", "4"),

@@ -145,8 +145,10 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
         *flags.split(),
         *"--mask causal --width 64 --vocab 128 --batch 4 --text zipf:1 --adam-epsilon 1e-3 --optimizer adam".split(),
     ]
-    assert main(["predict", *network, "--learning-rate", "1000"]) == 0
-    assert re.match(r"(?s)AdamW: step 1 at 1e\+03 raises the loss .*\n +AdamW +rises ", capsys.readouterr().out)
+    assert main(["predict", *("0" if word == "1e-3" else word for word in network), "--learning-rate", "1000"]) == 0
+    assert re.match(
+        r"(?s)(?!.*epsilon)AdamW: step 1 at 1e\+03 raises the loss .*\n +AdamW +rises ", capsys.readouterr().out
+    )
     network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     assert main(["predict", *network]) == 0
@@ -220,7 +222,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         assert main(["predict", "--placement", *network.split(), *flags]) == 0
         printed[network] = " ".join(capsys.readouterr().out.split())
         assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == network.startswith("pre")
-        assert "R is that of torch.optim.Muon" in printed[network]
+        assert "matrices of the layers and the output matrix, with the learning rate R as torch" in printed[network]
         assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
     for placement, kinds, title in (("post", "(post (un)?tied|bert)", "Post-LN"), ("peri", "peri .*", "Peri-LN")):
         rates = (
@@ -419,7 +421,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkeypatch):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
-    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
+    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1,1e6")
     path.write_text(json.dumps(PLAIN | {"n_positions": 24, "tie_word_embeddings": True, "initializer_range": 0.05}))
     model = ("--config", str(path), "--patterns", "4")
     found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
@@ -441,7 +443,12 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     monkeypatch.undo()
     said = capsys.readouterr().out
-    assert "\n\nStep 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after the change\n" in said
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after each change\n")
+    assert [re.split("  +", line)[4:7] for line in said.splitlines()[3:6]] == [
+        [f"{each['numbers'].get(name, math.nan):.{digits}g}".replace("nan", "unknown") for name, digits in
+         (("loss", 4), ("gradient norm", 3), ("cosine of two tokens, largest", 2))]
+        for each in (found_here, after, too_sure)
+    ], "a row for each value"  # fmt: skip
     assert re.search(r"\n  Extrapolated before the change: critical rates \(AdamW's: within [\d.]+x where", said)
     assert "the error of the critical rates" not in said, "which has a range"
     assert re.search(r"\n  gradient norm +[\d.]+ \+- [\d.]+ +unknown\n", said) or too_sure["unknown"] is None

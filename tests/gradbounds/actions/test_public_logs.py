@@ -50,6 +50,24 @@ def test_names_of_wrapped_parameters():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ('{"step": 0, "train_loss": 11.0, "gnorm": 2.5}\n{"step": 1, "train_loss": 9}', LogLine(11.0, 2.5, 0)),
+        ('{"args": {"lr": 1}}\n{"iteration": 1, "lm loss": 1.1e1, "grad-norm": 2.5}', LogLine(11.0, 2.5, 1)),
+        ("step,val_loss,loss,norm\n1,10.5,11.0,2.5\n2,9,9,9\n", LogLine(11.0, 2.5, 1)),
+        ("1 11.0 2.5\n2 10.0 2.4\n", LogLine(11.0, 2.5, 1)),
+        ("# a run\nstep loss norm\n1 11.0 2.5\n", LogLine(11.0, 2.5, 1)),
+        ("0\t11.0\n", LogLine(11.0, None, 0)),
+        (
+            "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
+            LogLine(11.0, 2.5, 1),
+        ),
+        (
+            " iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |",
+            LogLine(11.0, 2.5, 1, apart={"loss scale": 1.0}),
+        ),
+        ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
+        ("INFO | train:101 - Step 1/9 - Loss: 11.0 - GradNorm: 2.5 - Tokens/s: 99\n", LogLine(11.0, 2.5, 1)),
+        ('{"step": 1, "metrics": {"trainLoss": 11.0, "gradNorm": 2.5}}\n', LogLine(11.0, 2.5, 1)),
+        ("SUCCESS Step 1 | Time: 4.1s | Loss: 11.0 | Grad. Norm: 2.5 | LR: 1.0e-06\n", LogLine(11.0, 2.5, 1)),
         ("step 1 loss 11.0 param norm: 9.0 grad_norm 2.5\nweight norm: 3.0\n", LogLine(11.0, 2.5, 1)),
         ("warmup steps: 100\nmax step: 5\nloss: 11.0\nloss: 10.0\n", LogLine(11.0)),
         ("Loading: 50%| 2/4 [00:01<00:01]\nMap: 100%| 4/4 [00:01<00:00]\n{'loss': 11.0}\n", LogLine(11.0)),
@@ -78,6 +96,9 @@ def test_names_of_wrapped_parameters():
         ("step: 1  loss: 11.0  grad_norm: 79,953.5  tps: 1,243\n", LogLine(11.0, 79953.5, 1)),
         ('step,loss,grad_norm\n1,"11.0","1,220.5"\n', LogLine(11.0, 1220.5, 1)),
         ("step: 1,000 loss: 3.0\n", "got step 1000 first in"),
+        ("Steps: 1%|1   | 10/1000 [00:09<10:00,  1.2s/it, loss=9.5]\n", "got step 10 first in"),
+        ("step 1 loss tensor(11.0, device='cuda:0') grad_norm tensor(2.5)\n", LogLine(11.0, 2.5, 1)),
+        ("Train: 1%| | 1/100 [00:10<10:00, 10.1s/it, gpt_loss=11, grad_norm=2.5]\n", LogLine(11.0, 2.5, 1)),
         ("step: 0 loss: 11.0\nstep: 1 loss: 11.01 grad_norm: 2.5\n", LogLine(11.01, 2.5, 1)),  # an evaluation first
         ("step: 0 loss: 11.0\nstep: 1 loss: 10.5 grad_norm: 2.5\n", LogLine(11.0, None, 0)),
         ("step: 1 loss: 11.0 norm: nan\nstep: 2 loss: nan norm: nan\n", "got norm nan at step 1 in"),
