@@ -53,7 +53,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import gradient_factors, multiplies_logits
+from theory.configurations.vectors import gradient_factors, has_own_rates, logit_multiplier
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -117,6 +117,7 @@ _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 networks of width 256, 512 (norms -8% to +7%)"  # sampled, with experts
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
+OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
@@ -359,7 +360,7 @@ def _first_step_of_run(
     return replace(known, line=line, texts=norms_of_texts(step.stack, step.text, line), result=result)
 
 
-def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
+def rate_range(stack: Stack, scale: float, optimizer: Optimizer, multiplier: float = 1.0) -> tuple[float, float]:
     """Return the smallest and largest measured critical rate divided by the predicted one.
 
     They contain the rates of 9 in 10 networks at least. The result is (0, inf) where no network was measured.
@@ -368,8 +369,9 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         stack: the network.
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
         optimizer: name of the optimizer.
+        multiplier: constant by which the model multiplies its output logits.
     """
-    low, high = measured_rates(stack)[1].get(optimizer, (0.0, math.inf))
+    low, high = measured_rates(stack, multiplier)[1].get(optimizer, (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
@@ -387,8 +389,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         result: result of `predict --batch`; None if there is none.
         fine: whether to estimate them as `predict --learning-rate` does, however long it takes.
     """
-    if result is not None and multiplies_logits(result.values["notes"]):
-        return {"no_rule": "unknown, as theory has no rule for a first step with a factor on the output logits"}
+    notes = () if result is None else result.values["notes"]
+    if has_own_rates(notes):
+        return {"no_rule": f"unknown, as {OWN_RATES[:-1]}"}
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
@@ -405,7 +408,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
-            steps = batch_steps(batch, [*RATES], sequences, law, positions=count, networks=networks)
+            steps = batch_steps(
+                batch, [*RATES], sequences, law, positions=count, networks=networks, multiplier=logit_multiplier(notes)
+            )
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
@@ -414,7 +419,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
     fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least = scale * least_scale
-    ranges = {name: rate_range(stack, least, name) for name in RATES}
+    ranges = {name: rate_range(stack, least, name, logit_multiplier(notes)) for name in RATES}
     if not all(rate > 0.0 for rate in critical.values()):
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):

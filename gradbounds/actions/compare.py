@@ -33,6 +33,7 @@ from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import drawn_by, model_type
+from theory.configurations.vectors import logit_multiplier
 from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
@@ -387,7 +388,8 @@ def _step(
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     is_far = critical["evidence"] == "extrapolated"
-    ranges = {name: rate_range(stack, critical["kernel_scale"], name) for name in RATES}
+    multiplier = logit_multiplier(result.values["notes"])
+    ranges = {name: rate_range(stack, critical["kernel_scale"], name, multiplier) for name in RATES}
     factors = {name: max(high, 1.0 / low) for name, (low, high) in ranges.items() if low}
     unsure = "" if factors else "the error of the critical rates, which is not measured in such networks"
     return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factors=factors)

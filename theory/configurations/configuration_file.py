@@ -149,7 +149,7 @@ def _recognized(
 
 
 def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
-    """Return the flags that read a file as the nearest known family, in a sentence; "" if this is not possible."""
+    # Return the flags that read a file as the nearest known family, in a sentence; "" if this is not possible.
     if family not in NEAREST:
         return ""
     fields = {name: value for name, value in in_file.items() if name != "model_type"}
@@ -164,11 +164,8 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
-    """Return the fields of the Stack that the rules of a family read from a file.
-
-    Raises:
-        ValueError: a field has a value of the wrong type, is missing, or is not known.
-    """
+    # Return the fields of the Stack that the rules of a family read from a file.
+    # ValueError: a field has a value of the wrong type, is missing, or is not known.
     try:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -180,7 +177,7 @@ def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
 
 
 def _note_older(reading: Reading, depth: int) -> None:
-    """Add a note on older versions of transformers whose class initializes some weights differently."""
+    # Add a note on older versions of transformers whose class initializes some weights differently.
     if older := [version for version in OLDER if version in reading.of.older]:
         roles = " and ".join(reading.of.older[older[-1]])
         larger = f"sqrt(2 L) = {(2 * depth) ** 0.5:.3g} times as large"
@@ -218,11 +215,8 @@ def _drawn_fields(
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
-    """Check that all names are fields of a Stack, and that width and depth are positive integers.
-
-    Raises:
-        ValueError: a name or a size is not allowed.
-    """
+    # Check that all names are fields of a Stack, and that width and depth are positive integers.
+    # ValueError: a name or a size is not allowed.
     known = Stack.__dataclass_fields__
     for name, value in fields.items():
         if name not in known:
@@ -247,11 +241,8 @@ def _drawn(code: TrainingCode | None, class_name: str) -> Note:
 
 
 def _check_type(fields: dict[str, Any]) -> str | None:
-    """Return the `model_type` of a configuration; None without one.
-
-    Raises:
-        ValueError: the `model_type` is not text.
-    """
+    # Return the `model_type` of a configuration; None without one.
+    # ValueError: the `model_type` is not text.
     family = fields.get("model_type")
     if family is not None and not isinstance(family, str):
         raise ValueError(f"model_type must be a string, got {family!r}.")
@@ -259,7 +250,7 @@ def _check_type(fields: dict[str, Any]) -> str | None:
 
 
 def _unread(family: str | None, fields: dict[str, Any]) -> str:
-    """Return the text for an unknown model family, and the reason why it is not read."""
+    # Return the text for an unknown model family, and the reason why it is not read.
     if family is None:
         if set(fields) >= _META.keys():
             renamed = ", ".join(f"{name} as {ours}" for name, ours in _META.items())
@@ -274,11 +265,8 @@ def _unread(family: str | None, fields: dict[str, Any]) -> str:
 
 
 def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
-    """Return the language model's configuration from that of a multimodal model, with notes on the model's other parts.
-
-    Raises:
-        ValueError: the language model's configuration is not an object, or its family is not known.
-    """
+    # Return the language model's configuration from that of a multimodal model, with notes on the model's other parts.
+    # ValueError: the language model's configuration is not an object, or its family is not known.
     name = next((name for name in _INNER if name in fields and fields.get("model_type") not in FAMILIES), None)
     if name is None:
         return fields, []
@@ -306,11 +294,8 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    """Return the fields of a configuration file.
-
-    Raises:
-        ValueError: the file cannot be read, or is not a JSON object.
-    """
+    # Return the fields of a configuration file.
+    # ValueError: the file cannot be read, or is not a JSON object.
     fields = read_document(path, "config", "JSON", finite=False)  # Python writes Infinity, and so do classes
     if not isinstance(fields, dict):
         raise ValueError(f"config must be a JSON object, got a {type(fields).__name__} in {path}.")

@@ -179,11 +179,8 @@ class Bart:
 
 
 def _both(r: Reading) -> None:
-    """Raise an error for a class that has only an encoder or only a decoder.
-
-    Raises:
-        ValueError: the file names such a class.
-    """
+    # Raise an error for a class that has only an encoder or only a decoder.
+    # ValueError: the file names such a class.
     for name in r.classes:
         if name.endswith(("EncoderModel", "ForCausalLM", "T5ForTokenClassification")):
             raise ValueError(
@@ -193,7 +190,7 @@ def _both(r: Reading) -> None:
 
 
 def _tied(r: Reading, consequence: str = "") -> None:
-    """Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder."""
+    # Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder.
     if tied(r) == "tied":
         r.say(_SHARED_ENDS, True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
 

@@ -2,6 +2,12 @@
 
 from theory.configurations.reading import Fields, Reading
 
+# The keys of layers without experts, with their smallest values, which leave no layer without.
+_DENSE = {
+    "first_k_dense_replace": 0, "moe_layer_start_index": 0, "moe_layer_end_index": -1, "moe_layer_interval": 1,
+    "decoder_sparse_step": 1,
+}  # fmt: skip
+
 
 def experts(r: Reading, fields: Fields, tokens: int) -> None:
     """Set the network's fields for a mixture of experts, and note properties of the model that these fields lack.
@@ -12,19 +18,27 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
         tokens: sequence length, which is not used here.
 
     Raises:
-        ValueError: more experts are chosen than there are, or the layers without experts are not the first ones.
+        ValueError: more experts are chosen than there are, or from some of their groups only, or the layers without
+            experts are not the first ones.
     """
-    count = r.count("num_local_experts", "num_experts")
-    chosen = r.count("num_experts_per_tok")
+    count = r.count("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    chosen = r.count("num_experts_per_tok", "moe_topk", "moe_k")
     if chosen > count:
         raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
     fields |= {"experts": count, "experts_per_token": chosen}
     # Over the sum of the chosen where the class does not ask.
     fields["router_norm"] = "sum" if (r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True) else "none"
+    if r.knows("routed_scaling_factor"):
+        fields["routed_scale"] = r.positive("routed_scaling_factor")
+        if (groups := r.count("n_group")) != (kept := r.count("topk_group")):
+            raise ValueError(f"topk_group must be n_group = {groups}, got {kept}: a choice of groups has no rule.")
     if r.knows("moe_intermediate_size"):
         dense = _dense_layers(r, r.in_file["depth"])
         fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
         fields["ffn_ratio"] = r.count("moe_intermediate_size") / r.in_file["width"]
+    for name in ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"):  # one MLP of their total width
+        if r.knows(name):
+            fields["shared_ratio"] = r.count(name, least=0) * fields["ffn_ratio"]
     if r.knows("shared_expert_intermediate_size"):
         fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / r.in_file["width"]
         fields["shared_gate"] = "sigmoid"
@@ -37,6 +51,7 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
     else:
         r.take("router_aux_loss_coef", default=None)
     r.left_out("here, the router's inputs have no noise, as in evaluation", "router_jitter_noise")
+    r.neutral("its class has no loss of further tokens", "num_nextn_predict_layers", "num_mtp_layers")
 
 
 def _dense_layers(r: Reading, depth: int) -> int:
@@ -44,17 +59,28 @@ def _dense_layers(r: Reading, depth: int) -> int:
 
     Raises:
         ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
-            consist of layer numbers.
+            consist of layer numbers, or of one kind for each layer.
     """
-    every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
-    if not isinstance(listed, list) or not all(
-        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
+    names = [name for name in (*_DENSE, "mlp_layer_types", "mlp_only_layers") if r.knows(name)]
+    given = {name: r.count(name, least=least) if name in names else least for name, least in _DENSE.items()}
+    kinds, listed = (
+        r.take(name, default=None) if name in names else None for name in ("mlp_layer_types", "mlp_only_layers")
+    )
+    if not isinstance(listed or [], list) or not all(
+        type(layer) is int and 0 <= layer < depth for layer in listed or []
     ):
         raise ValueError(f"mlp_only_layers must be a list of layer indices from 0 to {depth - 1}, got {listed!r}.")
-    dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
+    first, last = max(given["first_k_dense_replace"], given["moe_layer_start_index"]), given["moe_layer_end_index"]
+    every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
+    others = {*(listed or []), *range(first), *(range(last + 1, depth) if last >= 0 else [])}
+    computed = ["dense" if layer in others or (layer + 1) % every else "sparse" for layer in range(depth)]
+    kinds = computed if kinds is None else kinds
+    if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in ("dense", "sparse") for kind in kinds):
+        raise ValueError(f"mlp_layer_types must be a list of {depth} words dense or sparse, got {kinds!r}.")
+    dense = [layer for layer, kind in enumerate(kinds) if kind == "dense"]
     if dense != list(range(len(dense))) or len(dense) == depth:
         raise ValueError(
-            f"mlp_only_layers and decoder_sparse_step must give experts to all layers except the first ones, got "
-            f"{listed!r} and {every} of {depth} layers."
+            f"{' and '.join(names)} must give experts to all layers except the first ones, got dense layers {dense} of "
+            f"{depth}, counted from 0."
         )
     return len(dense)

@@ -41,11 +41,8 @@ def _rooted_if_asked(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the embeddings by sqrt(d), and use the tanh approximation of GELU even if the file names the exact GELU.
-
-    Raises:
-        ValueError: the two names of the activation have different values.
-    """
+    # Multiply the embeddings by sqrt(d), and use the tanh approximation of GELU even if the file names the exact GELU.
+    # ValueError: the two names of the activation have different values.
     _rooted(r, fields, tokens)
     names = [name for name in ("hidden_act", "hidden_activation") if r.knows(name) or r.left.get(name) is not None]
     activations = {name: activation_of(r, name, default="gelu_pytorch_tanh") for name in names}
@@ -109,16 +106,17 @@ def _gpt_bigcode(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set whether attention and MLP read the same tokens, if the family's file has a key for this."""
+    # Set whether attention and MLP read the same tokens, if the family's file has a key for this.
     if r.knows("use_parallel_residual"):
         fields["layout"] = "parallel" if r.switch("use_parallel_residual") else "sequential"
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set norms of queries and keys per head, and note that the model's class has LayerNorm, the Stack RMSNorm."""
+    # Set norms of queries and keys per head, and note it if the model's class has LayerNorm, the Stack RMSNorm.
     if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
         fields["query_key_norm"] = "head"
-        r.say("norms of queries and keys", "LayerNorm", _CENTRED)
+        if fields["normalization"] == "layer":
+            r.say("norms of queries and keys", "LayerNorm", _CENTRED)
 
 
 def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
@@ -128,11 +126,8 @@ def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the heads of keys and values and the layout for Falcon's three architectures.
-
-    Raises:
-        ValueError: positions are biases of attention logits (ALiBi).
-    """
+    # Set the heads of keys and values and the layout for Falcon's three architectures.
+    # ValueError: positions are biases of attention logits (ALiBi).
     r.refused("biases of attention logits (ALiBi) have no rule", "alibi")
     new, single = r.switch("new_decoder_architecture"), r.switch("multi_query")
     kv = r.count("num_kv_heads", "n_head_kv", default=fields["heads"])
@@ -145,11 +140,8 @@ def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _opt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set norms before the branches, or after the residual sums for one of the models.
-
-    Raises:
-        ValueError: the embeddings are narrower than the residual stream.
-    """
+    # Set norms before the branches, or after the residual sums for one of the models.
+    # ValueError: the embeddings are narrower than the residual stream.
     _narrow(r, fields, "word_embed_proj_dim")
     fields["placement"] = "pre" if r.switch("do_layer_norm_before") else "post"
     r.refused("the residual stream would then end without a norm", "_remove_final_layer_norm")
@@ -183,15 +175,29 @@ def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
 
 
 def _granite(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the factors on embeddings, branches, attention logits and output logits."""
+    # Set the factors on embeddings, branches, attention logits and output logits.
     _inputs_times(r, fields, r.positive("embedding_multiplier"))
     fields["branch_scale"] = r.number("residual_multiplier")
     logits_times(r, fields, r.positive("attention_multiplier"))
     _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))
 
 
+def _hunyuan_moe(r: Reading, fields: Fields, tokens: int) -> None:
+    # Set a shared expert as wide as an expert, and one number of chosen experts that a file lists for every layer.
+    fields["shared_ratio"] = fields["ffn_ratio"]
+    listed = r.left.get("moe_topk")
+    if isinstance(listed, list) and len(listed) == r.in_file["depth"] and len(set(map(str, listed))) == 1:
+        r.left["moe_topk"] = listed[0]
+
+
+def _minimax(r: Reading, fields: Fields, tokens: int) -> None:
+    # Set the rotated share of a head by its number of coordinates, as the class does.
+    if "rotary_dim" in r.left:
+        r.left.setdefault("partial_rotary_factor", r.positive("rotary_dim") / fields["head_width"])
+
+
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set a norm of the embeddings, one token-type vector in all of them, and the output head's own layer."""
+    # Set a norm of the embeddings, one token-type vector in all of them, and the output head's own layer.
     r.say("masked words", "some positions", "here, the loss is averaged over all positions")
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "here, position embeddings are added to the inputs")
@@ -206,11 +212,9 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _modern(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set truncated matrix entries and the smaller standard deviations of W^H and of an untied output matrix.
-
-    These matrices are divided by sqrt(2 L), like W^O and W2. The norm that the first layer lacks stands before that
-    layer, as the norm of the embeddings.
-    """
+    # Set truncated matrix entries and the smaller standard deviations of W^H and of an untied output matrix.
+    # These matrices are divided by sqrt(2 L), like W^O and W2. The norm that the first layer lacks stands before that
+    # layer, as the norm of the embeddings.
     fields["truncation"] = r.number("initializer_cutoff_factor", default=3.0)
     left = Law(uniform=False, cut=fields["truncation"]).variance ** 0.5
     fields["transform_gain"] = (2 * fields["depth"]) ** -0.5
@@ -224,7 +228,7 @@ def _modern(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the activation, and note that the output head's own layer has the exact GELU whatever the MLP has."""
+    # Set the activation, and note that the output head's own layer has the exact GELU whatever the MLP has.
     fields["activation"] = activation_of(r, *ACTIVATION)
     if fields["activation"] != "gelu":
         r.say("the head's activation", "gelu", "here, the layer of the head has the activation of the hidden units")
@@ -236,7 +240,7 @@ def _distilbert(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set attention logits without a divisor, and note that every other layer has a window."""
+    # Set attention logits without a divisor, and note that every other layer has a window.
     logits_times(r, fields, 1.0)
     window = r.count("window_size")
     r.neutral("it states which layers have the window", "attention_layers")
@@ -246,20 +250,12 @@ def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the tanh approximation of GELU, and a standard deviation of the matrices that no key changes.
-
-    Raises:
-        ValueError: the activation is not known.
-    """
+    # Set the tanh approximation of GELU, and a standard deviation of the matrices that no key changes.
+    # ValueError: the activation is not known.
     fields["_matrices"] = 0.02
     fields["activation"] = {"gelu": "gelu_tanh"}.get(name := r.take("afn"), name)
     if fields["activation"] not in ACTIVATIONS.values():
         raise ValueError(f"afn must be one of relu, silu, gelu, swish, got {name!r}.")
-
-
-def _nanogpt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the fields that nanoGPT's `GPTConfig` fixes; it has no model_type and no class in transformers."""
-    fields |= {"activation": "gelu", "norm_epsilon": 1e-5}
 
 
 _LLAMA = Family({"placement": "pre", "normalization": "rms", "ffn": "gated", "mask": "causal"})
@@ -268,6 +264,9 @@ _PLAIN = _NORMED.but(ffn="plain")
 _GPT2 = _PLAIN.but(_gpt2, depth_scaling="depth", positions="learned")
 _GPTJ = _PLAIN.but(_old_code, layout="parallel")
 _GEMMA = _LLAMA.but(_gemma)
+_HUNYUAN = _LLAMA.but(
+    stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
+)
 _BERT = Family({"placement": "post", "embedding_norm": "added", "output_transform": "added", "mask": "none"}, (_bert,))
 _ROBERTA = _BERT.but(_gelu_head)
 _MODERN = Family(
@@ -284,9 +283,7 @@ FAMILIES: dict[str, Family] = {
     "arcee": _LLAMA.but(ffn="plain"),
     "glm4": _LLAMA.but(placement="peri"),
     "qwen3": _LLAMA.but(_always(use_qk_norm=True), query_key_norm="head"),
-    "hunyuan_v1_dense": _LLAMA.but(
-        stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
-    ),
+    "hunyuan_v1_dense": _HUNYUAN,
     "olmo2": _LLAMA.but(placement="output", query_key_norm="all"),
     "olmo3": _LLAMA.but(placement="output", query_key_norm="all"),
     "exaone4": _LLAMA.but(unrotated, placement="output", query_key_norm="head"),
@@ -299,6 +296,18 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": _LLAMA.but(experts),
     "qwen3_moe": _LLAMA.but(experts, _always(use_qk_norm=True), query_key_norm="head"),
     "olmoe": _LLAMA.but(experts, _clipped, query_key_norm="all"),
+    "flex_olmo": _LLAMA.but(experts, placement="output", query_key_norm="all"),
+    "mellum": _LLAMA.but(experts, query_key_norm="head"),
+    "hunyuan_v1_moe": _HUNYUAN.but(_hunyuan_moe, experts),
+    "ernie4_5_moe": _LLAMA.but(experts),
+    "glm4_moe": _LLAMA.but(experts, _head_norms, router_scores="sigmoid"),
+    "solar_open": _LLAMA.but(experts, _always(use_qk_norm=False, first_k_dense_replace=0), router_scores="sigmoid"),
+    "dots1": _LLAMA.but(experts, _always(use_qk_norm=True), query_key_norm="head", router_scores="sigmoid"),
+    "exaone_moe": _LLAMA.but(unrotated, experts, query_key_norm="head", router_scores="sigmoid"),
+    "minimax_m2": _LLAMA.but(
+        _minimax, experts, _always(use_qk_norm=True, qk_norm_type="per_layer", scoring_func="sigmoid"),
+        query_key_norm="all", router_scores="sigmoid",
+    ),
     "granitemoe": _LLAMA.but(_granite, experts),
     "granitemoeshared": _LLAMA.but(_granite, experts),
     # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
@@ -344,6 +353,7 @@ FAMILIES: dict[str, Family] = {
     "eurobert": _LLAMA.but(mask="none"),
     "modernbert": _MODERN.but(_bert, mask="none"),
     "modernbert-decoder": _MODERN,
-    "nanogpt": _PLAIN.but(_nanogpt, depth_scaling="depth", positions="learned"),
+    # nanoGPT has no class in transformers.
+    "nanogpt": _PLAIN.but(activation="gelu", norm_epsilon=1e-5, depth_scaling="depth", positions="learned"),
 }  # fmt: skip
 """The readers for decoders and encoders, by `model_type`; nanoGPT's files, which have none, are read by "nanogpt"."""

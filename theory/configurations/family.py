@@ -214,11 +214,8 @@ def small_positions(r: Reading, fields: Fields) -> None:
 
 
 def _window(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the sliding attention window in all layers if some layers have one.
-
-    Raises:
-        ValueError: `layer_types` is not a list with one known word for each layer.
-    """
+    # Set the sliding attention window in all layers if some layers have one.
+    # ValueError: `layer_types` is not a list with one known word for each layer.
     listed = r.left.get("layer_types") or []
     if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")

@@ -78,11 +78,8 @@ def read_rotations(r: Reading, fields: Fields) -> None:
 
 
 def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the object of the rotation parameters; two versions of transformers use two names.
-
-    Raises:
-        ValueError: the value is not an object, or both names are given with different values.
-    """
+    # Return the name and the object of the rotation parameters; two versions of transformers use two names.
+    # ValueError: the value is not an object, or both names are given with different values.
     scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
     if scaling and parameters and scaling != parameters:
         raise ValueError(

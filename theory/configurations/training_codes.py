@@ -158,7 +158,7 @@ class TrainingCode:
 
 
 def _product(powers: Variance, sizes: Mapping[str, float]) -> float:
-    """Return a product of powers of sizes, such as an entry's variance in layer 1."""
+    # Return a product of powers of sizes, such as an entry's variance in layer 1.
     product = powers.get("times", 1.0)
     for name, power in powers.items():
         product *= 1.0 if name == "times" else sizes[name] ** power

@@ -141,8 +141,9 @@ def first_step(
 
 
 def moves_of_outputs(
-    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES
-) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES,
+    multiplier: float = 1.0,
+) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:  # fmt: skip
     """Return the change of the logits in one step, the variance of its random part, and squared weight changes.
 
     Squared norms of the weights are returned too.
@@ -155,11 +156,15 @@ def moves_of_outputs(
         chosen: roles of the matrices that are stepped.
         outputs: softmax and gradients at the logits.
         rules: the optimizers' rules.
+        multiplier: constant c by which the model multiplies its stored output matrix W; the Stack has c W. A step is
+            linear in the gradient, which has a factor c, or has a fixed size. So the step of c W is c² or c times the
+            step without a constant; all other matrices take the same step.
     """
+    factor = multiplier**2 if optimizer in LINEAR else multiplier
     if holds_words(solution.stack):
-        step = TiedStep.of(solution, optimizer, chosen, outputs, rules)
+        step = TiedStep.of(solution, optimizer, chosen, outputs, rules, factor)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
-    taken = _take_step(solution, optimizer, chosen, outputs, None, rules)
+    taken = _take_step(solution, optimizer, chosen, outputs, None, rules, factor)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
@@ -195,6 +200,7 @@ class _Step:
         steps: steps of the matrices.
         coefficients: coefficients of the output tokens' motion on their gradients, (M or 1, N, N).
         output: the output matrix, if it is stepped; else None.
+        factor: factor on the step of an untied output matrix.
     """
 
     solution: TwoPassSolution
@@ -204,6 +210,7 @@ class _Step:
     steps: list[Steps]
     coefficients: Array
     output: OutputMatrix | None
+    factor: float = 1.0
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
         """Return the deterministic change of some networks' logits, and the output matrix's part of this change.
@@ -212,14 +219,16 @@ class _Step:
         """
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
-        of_output = np.zeros((1, 1, 1)) if self.output is None else self.output.moves(self.optimizer, r, at_words)
+        of_output = np.zeros((1, 1, 1))
+        if self.output is not None:
+            of_output = self.factor * self.output.moves(self.optimizer, r, at_words)
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
 
 
 def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
-    rules: Rules = RULES,
+    rules: Rules = RULES, factor: float = 1.0,
 ) -> _Step:  # fmt: skip
     """Compute a step from sampled outputs.
 
@@ -230,6 +239,7 @@ def _take_step(
         drawn: softmax and gradients at the logits.
         kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
         rules: the optimizers' rules.
+        factor: factor on the step of an untied output matrix.
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
@@ -238,7 +248,7 @@ def _take_step(
     steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)
+    return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output, factor)
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
@@ -275,7 +285,7 @@ def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, A
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
-    """Return each matrix's share of the sum over matrices, from means over attention samples."""
+    # Return each matrix's share of the sum over matrices, from means over attention samples.
     means = _mean(parts)
     whole = sum(float(value.sum()) for value in means.values())
     return {role: value / whole for role, value in means.items()}
@@ -286,11 +296,11 @@ def _mean(parts: list[dict[str, Array]]) -> dict[str, Array]:
 
 
 def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return E|u_W|² and |W|² by role; a normalized step's is still to be divided by |g|²."""
+    # Return E|u_W|² and |W|² by role; a normalized step's is still to be divided by |g|².
     squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
         stack, at_words = taken.solution.stack, taken.down.tables["inputs"].gram
-        squares["Wemb"] = np.array(taken.output.squared_size(taken.optimizer, drawn.r, at_words))
+        squares["Wemb"] = np.array(taken.factor**2 * taken.output.squared_size(taken.optimizer, drawn.r, at_words))
         sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
     return squares, sizes
 

@@ -76,6 +76,7 @@ class TiedStep:
             the gradient r at the logits and, in the columns of the words, the ratio of x_0 to such a column.
         embedding: coefficients of the output matrix's step on L, or 0, (M, 2N, V).
         remainder: products of the step's part orthogonal to L in the columns of the words, (M, N, N).
+        factor: factor on the output matrix's step, which `embedding` and `remainder` include.
     """
 
     down: Down
@@ -83,11 +84,12 @@ class TiedStep:
     left: Array
     embedding: Array
     remainder: Array
+    factor: float
 
     @classmethod
     def of(
         cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs,
-        rules: Rules = RULES,
+        rules: Rules = RULES, factor: float = 1.0,
     ) -> "TiedStep":  # fmt: skip
         """Compute the step that an optimizer takes in chosen matrices.
 
@@ -97,6 +99,7 @@ class TiedStep:
             chosen: roles of the matrices that are stepped.
             drawn: softmax and gradients at the logits.
             rules: the optimizers' rules.
+            factor: factor on the output matrix's step.
         """
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
@@ -111,7 +114,8 @@ class TiedStep:
         embedding, remainder = 0.0 * right, np.zeros((1, n, n))
         if "Wemb" in chosen:
             embedding, remainder = _embedding_step(solution, optimizer, left, right, rules)
-        return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder)
+        steps = solution.steps(rules[optimizer], down, chosen)
+        return cls(down, steps, left, factor * embedding, factor**2 * remainder, factor)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
         """Return the change of the logits in the step, and the variance of its random part.
@@ -169,13 +173,13 @@ class TiedStep:
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)
             along = float((self.embedding * (self.left @ self.embedding)).sum((-2, -1)).mean())
-            squares["Wemb"] = np.array(signs if optimizer == "adam" else along)
+            squares["Wemb"] = np.array(self.factor**2 * signs if optimizer == "adam" else along)
             sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
         return squares, sizes
 
 
 def _down(solution: TwoPassSolution, r: Array) -> Down:
-    """Return the backward pass from gradients at the logits, whose first classes are the words of the inputs."""
+    # Return the backward pass from gradients at the logits, whose first classes are the words of the inputs.
     n, scale = solution.stack.rows, solution.stack.output_scale
     return solution.down(scale**2 * (r[..., n:] @ r[..., n:].mT), scale * r[..., :n])
 

@@ -18,6 +18,18 @@ QWEN2 = SIZES | {
 }  # fmt: skip
 QWEN3 = {name: value for name, value in QWEN2.items() if not name.startswith("shared")} | {"model_type": "qwen3_moe"}
 GRANITE = MIXTRAL | {"model_type": "granitemoeshared"}
+GLM = SIZES | {
+    "model_type": "glm4_moe", "intermediate_size": 192, "moe_intermediate_size": 32, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "n_shared_experts": 3, "routed_scaling_factor": 2.5, "first_k_dense_replace": 2,
+}  # fmt: skip
+ERNIE = SIZES | {
+    "model_type": "ernie4_5_moe", "intermediate_size": 192, "moe_intermediate_size": 32, "moe_num_experts": 8,
+    "moe_k": 2, "moe_num_shared_experts": 0,
+}  # fmt: skip
+EXAONE = {name: value for name, value in QWEN3.items() if name != "num_experts"} | {"model_type": "exaone_moe"}
+HUNYUAN = SIZES | {
+    "model_type": "hunyuan_v1_moe", "intermediate_size": 128, "num_experts": 8, "moe_topk": [2, 2, 2, 2]
+}  # fmt: skip
 OLMOE = MIXTRAL | {"model_type": "olmoe"}
 
 
@@ -39,6 +51,12 @@ def router(config):
         # As the class writes it, by the name that stands for the other.
         (QWEN3 | {"num_local_experts": 4, "num_experts": None}, (4, 3, "softmax", "none", 0.5, 0.0, "none")),
         (OLMOE, (8, 2, "softmax", "none", 2.0, 0.0, "none")),
+        (GLM, (8, 2, "sigmoid", "sum", 0.5, 1.5, "none")),
+        (GLM | {"norm_topk_prob": False}, (8, 2, "sigmoid", "none", 0.5, 1.5, "none")),
+        (ERNIE, (8, 2, "softmax", "sum", 0.5, 0.0, "none")),
+        (EXAONE, (64, 3, "sigmoid", "sum", 0.5, 0.5, "none")),
+        (HUNYUAN, (8, 2, "softmax", "sum", 2.0, 2.0, "none")),
+        (MIXTRAL | {"model_type": "minimax_m2", "head_dim": 16}, (8, 2, "sigmoid", "sum", 2.0, 0.0, "none")),
     ],
 )
 def test_a_router_is_its_classes(config, expected):
@@ -48,6 +66,11 @@ def test_a_router_is_its_classes(config, expected):
 def test_layers_without_experts_are_the_first_ones():
     stack, _ = stack_from_config(QWEN3 | {"mlp_only_layers": [1, 0]})
     assert (stack.dense_layers, stack.dense_ratio, stack.ffn_ratio) == (2, 3.0, 0.5)
+    # The list of kinds is what its class reads, and MiniMax's class divides rotary_dim by the width of a head.
+    listed, turned = {"mlp_layer_types": ["dense"] * 3 + ["sparse"]}, {"head_dim": 64, "rotary_dim": 32}
+    files = (GLM, ERNIE, EXAONE, EXAONE | listed, MIXTRAL | {"model_type": "minimax_m2"} | turned)
+    found = [(one.dense_layers, one.routed_scale, one.rotary) for one, _ in map(stack_from_config, files)]
+    assert found == [(2, 2.5, 0.5), (1, 1.0, 1.0), (1, 2.5, 1.0), (3, 2.5, 1.0), (0, 1.0, 0.5)]
     assert [stack.of_layer(layer).ffn_width for layer in (1, 2, 3)] == [192, 192, 32]
 
 
@@ -82,12 +105,20 @@ def test_losses_that_balance_loads_are_named():
         (QWEN3 | {"mlp_only_layers": "0"}, "^mlp_only_layers must be a list of .* from 0 to 3, got '0'"),
         (QWEN3 | {"mlp_only_layers": [0, 4]}, "^mlp_only_layers must be a list of .* from 0 to 3, got .0, 4."),
         (QWEN2 | {"decoder_sparse_step": 0}, "^decoder_sparse_step must be an integer of at least 1, got 0"),
-        (QWEN3 | {"decoder_sparse_step": 2}, r"must give experts .* except the first ones, got \[\] and 2 of 4 layers"),
+        (QWEN3 | {"decoder_sparse_step": 2}, r"must give .* first ones, got dense layers \[0, 2\] of 4"),
         (QWEN2 | {"moe_intermediate_size": 0}, "^moe_intermediate_size must be an integer of at least 1, got 0"),
         ({"model_type": "gpt_oss"}, "got 'gpt_oss', which is not read: its attention has sinks, and its experts"),
         ({"model_type": "deepseek_v3"}, "got 'deepseek_v3', which is not read: queries, keys and values come from"),
         ({"model_type": "phimoe"}, "got 'phimoe', which is not read: its router masks scores"),
-        ({"model_type": "glm4_moe"}, "got 'glm4_moe', which is not read: a bias is added to its router's"),
+        (GLM | {"n_group": 4, "topk_group": 2}, "^topk_group must be n_group = 4, got 2: a choice of groups has no"),
+        (GLM | {"routed_scaling_factor": 0}, "^routed_scaling_factor must be above 0, got 0"),
+        (GLM | {"first_k_dense_replace": 9}, "^first_k_dense_replace must give experts to all layers except the first"),
+        (ERNIE | {"moe_layer_interval": 2}, r"^moe_layer_start_index and .* got dense layers \[0, 2\] of 4"),
+        (ERNIE | {"moe_layer_end_index": 2}, r"^moe_layer_start_index and .* got dense layers \[0, 3\] of 4"),
+        (EXAONE | {"mlp_layer_types": ["sparse"] * 3}, "^mlp_layer_types must be a list of 4 words dense or sparse"),
+        (EXAONE | {"mlp_layer_types": ["sparse", "dense"] * 2}, r"^mlp_layer_types must give .* dense layers \[1, 3\]"),
+        (HUNYUAN | {"moe_topk": [2, 2, 2, 3]}, r"^moe_topk must be a number, got \[2, 2, 2, 3\]"),
+        ({"model_type": "afmoe"}, "got 'afmoe', which is not read: a bias is added to its router's"),
         ({"model_type": "llama4_text"}, "got 'llama4_text', which is not read: its router's weights multiply the"),
         ({"model_type": "switch_transformers"}, "which is not read: its experts accept a limited number of tokens"),
     ],
