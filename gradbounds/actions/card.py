@@ -13,6 +13,7 @@ from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
+    LOSS_OF_UNTIED,
     FirstLine,
     cost_of_batch,
     largest_loss_deviation,
@@ -277,7 +278,7 @@ def _rows(
         *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
-        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
+        *(_one_sequence(stack, table, has_loss=not shares_ends(notes)) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
@@ -498,7 +499,7 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     return "Your text: --text FILE. " * of_run + f"Another model: --{other.replace('=', ' ')}; both: --compare {other}"
 
 
-def _one_sequence(stack: Stack, table: Columns) -> list[str]:
+def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     # Returns loss and gradient norm for sequences whose tokens all differ.
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
@@ -510,7 +511,7 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
-        *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
+        *([card_row("loss", LOSS_OF_UNTIED * (not has_loss) + f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
     ]  # fmt: skip

@@ -53,7 +53,7 @@ _NOT_LAYERS = ("norm", "moe_statics", "position", "relative", "token_type", "lay
 
 
 def lm_class(family: str) -> str:
-    """The name of the class with a loss of words: masked ones where there are, else the next."""
+    # The name of the class with a loss of words: masked ones where there are, else the next.
     masked, seq, causal = (
         getattr(modeling_auto, f"MODEL_FOR_{what}_MAPPING_NAMES").get(family)
         for what in ("MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM")
@@ -62,7 +62,7 @@ def lm_class(family: str) -> str:
 
 
 def field_defaults(family: str) -> dict[str, Any]:
-    """What the fields of a family's configuration are if nobody gives them."""
+    # What the fields of a family's configuration are if nobody gives them.
     kind = transformers.CONFIG_MAPPING[family]
     if dataclasses.is_dataclass(kind):
         common = {one.name for one in dataclasses.fields(transformers.PreTrainedConfig)} - {"is_encoder_decoder"}
@@ -78,7 +78,7 @@ _UNUSED = {"use_cache", "max_position_embeddings", "n_positions", "n_ctx", "pret
 
 
 def small_fields(family: str, **others: Any) -> dict[str, Any]:
-    """Fields of a small network, by the names that the family has for them."""
+    # Fields of a small network, by the names that the family has for them.
     known = field_defaults(family)
     sizes = {
         "width": WIDTH, "depth": DEPTH, "heads": HEADS, "hidden": 2 * WIDTH, "shared": 2, "head": WIDTH // HEADS,
@@ -91,7 +91,7 @@ def small_fields(family: str, **others: Any) -> dict[str, Any]:
 
 
 def build(family: str, fields: dict[str, Any], *, seed: int = 0) -> torch.nn.Module:
-    """A model with a head for words, of attention that is written out, in evaluation."""
+    # A model with a head for words, of attention that is written out, in evaluation.
     torch.manual_seed(seed)
     tokens = {f"{name}_token_id": k for k, name in enumerate(("pad", "bos", "eos"))}
     with warnings.catch_warnings():
@@ -129,7 +129,7 @@ def matrices(model: torch.nn.Module, *, gradient: bool = False) -> Iterator[tupl
 
 
 def _of_experts(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Those of a layer's experts together, (experts, out, in); of a shared one; and of the router."""
+    # Those of a layer's experts together, (experts, out, in); of a shared one; and of the router.
     if name.endswith("experts.gate_up_proj"):
         yield from zip(("WG", "W1"), value.chunk(2, 1), strict=True)
     elif value.ndim == 3:
@@ -211,7 +211,7 @@ def _is_tied(family: str, fields: dict[str, Any], tied: bool) -> bool:
 
 
 def _own_heads(family: str, fields: dict[str, Any]) -> bool:
-    """Whether W^O of heads twice as wide has twice as many inputs."""
+    # Whether W^O of heads twice as wide has twice as many inputs.
     width = 2 * WIDTH // HEADS
     try:
         model = build(family, fields | {"head_dim": width})
@@ -230,7 +230,7 @@ def measured(family: str) -> ModelClass:
 
 
 def read_families() -> list[str]:
-    """Families of transformers that are read."""
+    # Families of transformers that are read.
     return sorted(set(FAMILIES) - {"nanogpt"})
 
 
@@ -239,7 +239,7 @@ def with_experts() -> set[str]:
 
 
 def families_of_words() -> dict[str, str]:
-    """What a configuration of several parts takes its words to be if they do not say it, of families that are read."""
+    # What a configuration of several parts takes its words to be if they do not say it, of families that are read.
     found = {}
     for family in transformers.CONFIG_MAPPING.keys():  # noqa: SIM118  # a lazy mapping
         kind = transformers.CONFIG_MAPPING[family]
@@ -255,7 +255,7 @@ _HEAD = ("transformers", "older", "words", "without words", "other types")
 
 
 def other_types() -> tuple[str, list[str]]:
-    """The types of all classes that are not read; and those with a `text_config` and no class that predicts words."""
+    # The types of all classes that are not read; and those with a `text_config` and no class that predicts words.
     known = [one for one in modeling_auto.CONFIG_MAPPING_NAMES if one not in FAMILIES]
     of_words: set[str] = set()
     for what in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM",
@@ -267,7 +267,7 @@ def other_types() -> tuple[str, list[str]]:
 
 
 def table_text(table: dict[str, Any]) -> str:
-    """The table as its file has it, a line for each part of a family."""
+    # The table as its file has it, a line for each part of a family.
     lines = []
     for family, one in sorted(table["classes"].items()):
         parts = [

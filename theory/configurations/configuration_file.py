@@ -93,17 +93,8 @@ def stack_from_config(
 
 
 def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fields: Mapping[str, Any]) -> Reading:
-    """Return the reader of a file's fields, with the requested sizes and without the ignored fields.
-
-    Args:
-        family: `model_type` of the family.
-        in_file: all fields of the file.
-        ignore: names of fields to ignore.
-        fields: fields of the Stack that override the file, of which width and depth are used.
-
-    Raises:
-        ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
-    """
+    # Return the reader of a file's fields without the ignored ones, with the requested sizes: width and depth.
+    # ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
     sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
     reading = Reading({k: v for k, v in in_file.items() if k not in ignore}, CLASSES.get(family), sizes)
     for name in ignore:
@@ -116,17 +107,9 @@ def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fie
 def _recognized(
     config: Mapping[str, Any] | str | Path | None, ignore: Sequence[str]
 ) -> tuple[str, dict[str, Any], list[Note]]:
-    """Return the family of a configuration, the fields of its language model, and notes on its other parts.
-
-    If `model_type` is ignored, the nearest family with a reader replaces a family that has none.
-
-    Args:
-        config: the fields of a file, or its path.
-        ignore: names of fields to ignore.
-
-    Raises:
-        ValueError: the file cannot be read, or its family is not known.
-    """
+    # Return the family of a configuration, the fields of its language model, and notes on its other parts.
+    # If `model_type` is ignored, the nearest family with a reader replaces a family that has none.
+    # ValueError: the file cannot be read, or its family is not known.
     if config is None:
         raise ValueError("config or like must be given.")
     in_file = _read(config) if isinstance(config, str | Path) else dict(config)
@@ -226,12 +209,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _drawn(code: TrainingCode | None, class_name: str) -> Note:
-    """Return the note on how the weights are initialized.
-
-    Args:
-        code: training framework that initializes them; None for the model's own class.
-        class_name: name of the model's class; "" for nanoGPT, whose files name no class.
-    """
+    # Return the note on how the weights are initialized: by a framework or the class (nanoGPT has none).
     if code is not None:
         return Note(
             "weights", code.name, "drawn", f"as {code.title} draws them ({code.rule}; {code.source}; {code.date})"

@@ -61,7 +61,7 @@ def _dense_layers(r: Reading, depth: int) -> int:
         ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
             consist of layer numbers, or of one kind for each layer.
     """
-    names = [name for name in (*_DENSE, "mlp_layer_types", "mlp_only_layers") if r.knows(name)]
+    names = [name for name in ("mlp_layer_types", "mlp_only_layers", *_DENSE) if r.knows(name)]
     given = {name: r.count(name, least=least) if name in names else least for name, least in _DENSE.items()}
     kinds, listed = (
         r.take(name, default=None) if name in names else None for name in ("mlp_layer_types", "mlp_only_layers")
@@ -73,8 +73,8 @@ def _dense_layers(r: Reading, depth: int) -> int:
     first, last = max(given["first_k_dense_replace"], given["moe_layer_start_index"]), given["moe_layer_end_index"]
     every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
     others = {*(listed or []), *range(first), *(range(last + 1, depth) if last >= 0 else [])}
-    computed = ["dense" if layer in others or (layer + 1) % every else "sparse" for layer in range(depth)]
-    kinds = computed if kinds is None else kinds
+    if kinds is None:
+        kinds = ["dense" if layer in others or (layer + 1) % every else "sparse" for layer in range(depth)]
     if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in ("dense", "sparse") for kind in kinds):
         raise ValueError(f"mlp_layer_types must be a list of {depth} words dense or sparse, got {kinds!r}.")
     dense = [layer for layer, kind in enumerate(kinds) if kind == "dense"]

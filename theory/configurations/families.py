@@ -148,16 +148,8 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _narrow(r: Reading, fields: Fields, name: str) -> None:
-    """Check that embeddings are as wide as the residual stream.
-
-    Args:
-        r: reader of the configuration.
-        fields: fields of the Stack, which are not changed.
-        name: key of the embeddings' width.
-
-    Raises:
-        ValueError: the embeddings are narrower.
-    """
+    # Check that embeddings, whose width a key states, are as wide as the residual stream.
+    # ValueError: they are narrower.
     width = r.in_file["width"]
     narrow = r.count(name, default=width)
     if narrow != width:

@@ -219,9 +219,9 @@ class _Step:
         """
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
-        of_output = np.zeros((1, 1, 1))
-        if self.output is not None:
-            of_output = self.factor * self.output.moves(self.optimizer, r, at_words)
+        of_output = (
+            np.zeros((1, 1, 1)) if self.output is None else self.factor * self.output.moves(self.optimizer, r, at_words)
+        )
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
 

@@ -113,9 +113,9 @@ class TiedStep:
         right = np.concatenate([drawn.r, words], -2)
         embedding, remainder = 0.0 * right, np.zeros((1, n, n))
         if "Wemb" in chosen:
-            embedding, remainder = _embedding_step(solution, optimizer, left, right, rules)
-        steps = solution.steps(rules[optimizer], down, chosen)
-        return cls(down, steps, left, factor * embedding, factor**2 * remainder, factor)
+            step, beyond = _embedding_step(solution, optimizer, left, right, rules)
+            embedding, remainder = factor * step, factor**2 * beyond
+        return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder, factor)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
         """Return the change of the logits in the step, and the variance of its random part.

@@ -379,6 +379,12 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     main(["predict", *batch[:2], *batch[4:], "--logged", str(log), str(log)])
     assert "Theory does not judge the two logs: it lacks their loss." in capsys.readouterr().out
     assert "loss unknown, gradient norm " in first and "unknown: the class ties both ends" in second
+    for text, said in (
+        ((), "loss unknown; gradient"),
+        (("--batch", "2", "--text", "distinct"), "loss unknown unknown"),
+    ):
+        assert main(["predict", *batch[:2], "--tokens", "4", *text, "--compare", "activation=gelu"]) == 0
+        assert said in " ".join((shown := capsys.readouterr().out).split()) and "loss 5." not in shown
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
     assert found(capsys, "--config", str(path), "--patterns", "2")["card"]["step_1"]["loss"] is None

@@ -47,7 +47,7 @@ SAID = {
 
 
 def found(stack: Stack) -> dict[str, object]:
-    """The fields of a network by the table's names."""
+    # The fields of a network by the table's names.
     units = UNITS.get(stack.activation, stack.activation)
     return {
         "placement": ("parallel " if stack.layout == "parallel" else "") + PLACEMENTS.get(stack.placement, "post"),

@@ -32,7 +32,7 @@ OTHERS = {
 
 
 def twice_as_wide(config, stack):
-    """The file at twice the width, half the depth where it names one, and the same ratios."""
+    # The file at twice the width, half the depth where it names one, and the same ratios.
     wide = {name: 2 * value if name in COORDINATES and value else value for name, value in config.items()}
     for name in ("head_dim", "d_kv"):
         if config.get(name, 0) * stack.heads == stack.width:
@@ -41,7 +41,7 @@ def twice_as_wide(config, stack):
 
 
 def resized_pair(config, drawn_by):
-    """The network of a file by flags, and that of the file at these sizes; None of what the rule does not draw."""
+    # The network of a file by flags, and that of the file at these sizes; None of what the rule does not draw.
     try:
         stack, _ = stack_from_config(config, drawn_by=drawn_by)
     except ValueError:

@@ -194,7 +194,7 @@ def test_what_is_not_as_the_file_has_it_is_not_called_neutral():
 
 
 def deviation(stack, role):
-    """Of a matrix's entries, by our name of it."""
+    # Of a matrix's entries, by our name of it.
     one = stack.encoder if role.startswith("encoder_") else stack
     plain, one = role.removeprefix("encoder_"), one.of_layer(one.depth)
     energy = transform_gain(one) / one.width if plain == "WH" else gain(one, plain) / weight_shapes(one)[plain][0]

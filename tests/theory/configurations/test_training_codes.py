@@ -18,7 +18,7 @@ PLAIN = ("neox", "nanogpt", "nanochat")
 
 
 def config(name, **others):
-    """Of SIZES, with gated units but where the code's own models have none."""
+    # Of SIZES, with gated units but where the code's own models have none.
     fields = {
         "model_type": "gpt_neox" if name in PLAIN else "llama", "hidden_size": SIZES.width,
         "num_hidden_layers": SIZES.depth, "intermediate_size": SIZES.hidden, "num_attention_heads": SIZES.heads,
