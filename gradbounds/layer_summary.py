@@ -21,7 +21,7 @@ from gradbounds.network_text import (
 )
 from theory import Stack
 from theory.configurations import Note
-from theory.configurations.vectors import multiplies_logits
+from theory.configurations.vectors import has_own_rates
 from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
 from theory.first_step.rules import epsilon_factor
@@ -114,9 +114,7 @@ def layer_lines(
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
-    has_rate = whole > 0 and not (
-        stack.experts or multiplies_logits(notes) or gaps(replace(stack, tokens=2), "first_step")
-    )
+    has_rate = whole > 0 and not (stack.experts or has_own_rates(notes) or gaps(replace(stack, tokens=2), "first_step"))
     return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), has_rate=has_rate)]
 
 

@@ -22,7 +22,9 @@ from theory import Stack
 from theory.stack.quantities import QUANTITIES
 
 
-def comparison_lines(changes: Sequence[str], tokens: tuple[int, int], table: Columns, other: Columns) -> list[str]:
+def comparison_lines(
+    changes: Sequence[str], tokens: tuple[int, int], table: Columns, other: Columns, *, has_loss: bool = True
+) -> list[str]:
     """Compare the predicted gradient norms of a network and of a changed network in one table.
 
     The table lists the ratio first layer / last layer, and the last layer's norms.
@@ -32,6 +34,7 @@ def comparison_lines(changes: Sequence[str], tokens: tuple[int, int], table: Col
         tokens: numbers of tokens of both networks.
         table: `layer_table` of the network.
         other: `layer_table` of the network with the changes.
+        has_loss: whether theory has the loss of the model's class.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
@@ -44,7 +47,7 @@ def comparison_lines(changes: Sequence[str], tokens: tuple[int, int], table: Col
     (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
     return [
         "", f"Predictions {at}, without and (columns 'changed') with {', '.join(changes)}", *table_lines(heads, rows),
-        f"  loss {loss:.4g}, changed {loss_changed:.4g}; gradient norm of all matrices {norm:.4g}, changed "
+        f"  loss {f'{loss:.4g}, changed {loss_changed:.4g}' if has_loss else 'unknown'}; gradient norm of all matrices {norm:.4g}, changed "
         f"{norm_changed:.4g}",
     ]  # fmt: skip
 

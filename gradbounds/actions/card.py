@@ -13,6 +13,7 @@ from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
+    LOSS_OF_UNTIED,
     FirstLine,
     cost_of_batch,
     largest_loss_deviation,
@@ -54,7 +55,7 @@ from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import gradient_factors, multiplies_logits
+from theory.configurations.vectors import gradient_factors, has_own_rates, logit_multiplier
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
@@ -118,6 +119,7 @@ _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 networks of width 256, 512 (norms -8% to +7%)"  # sampled, with experts
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
+OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
@@ -277,7 +279,7 @@ def _rows(
         *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
-        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
+        *(_one_sequence(stack, table, has_loss=not shares_ends(notes)) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
@@ -360,7 +362,7 @@ def _first_step_of_run(
     return replace(known, line=line, texts=norms_of_texts(step.stack, step.text, line), result=result)
 
 
-def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float, float]:
+def rate_range(stack: Stack, scale: float, optimizer: Optimizer, multiplier: float = 1.0) -> tuple[float, float]:
     """Return the smallest and largest measured critical rate divided by the predicted one.
 
     They contain the rates of 9 in 10 networks at least. The result is (0, inf) where no network was measured.
@@ -369,8 +371,9 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer) -> tuple[float,
         stack: the network.
         scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
         optimizer: name of the optimizer.
+        multiplier: constant by which the model multiplies its output logits.
     """
-    low, high = measured_rates(stack)[1].get(optimizer, (0.0, math.inf))
+    low, high = measured_rates(stack, multiplier)[1].get(optimizer, (0.0, math.inf))
     return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
 
 
@@ -388,8 +391,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         result: result of `predict --batch`; None if there is none.
         fine: whether to estimate them as `predict --learning-rate` does, however long it takes.
     """
-    if result is not None and multiplies_logits(result.values["notes"]):
-        return {"no_rule": "unknown, as theory has no rule for a first step with a factor on the output logits"}
+    notes = () if result is None else result.values["notes"]
+    if has_own_rates(notes):
+        return {"no_rule": f"unknown, as {OWN_RATES[:-1]}"}
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
@@ -406,7 +410,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
-            steps = batch_steps(batch, [*RATES], sequences, law, positions=count, networks=networks)
+            steps = batch_steps(
+                batch, [*RATES], sequences, law, positions=count, networks=networks, multiplier=logit_multiplier(notes)
+            )
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
@@ -415,7 +421,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
     fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least = scale * least_scale
-    ranges = {name: rate_range(stack, least, name) for name in RATES}
+    ranges = {name: rate_range(stack, least, name, logit_multiplier(notes)) for name in RATES}
     if not all(rate > 0.0 for rate in critical.values()):
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
@@ -494,7 +500,7 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     return "Your text: --text FILE. " * of_run + f"Another model: --{other.replace('=', ' ')}; both: --compare {other}"
 
 
-def _one_sequence(stack: Stack, table: Columns) -> list[str]:
+def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     # Returns loss and gradient norm for sequences whose tokens all differ.
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
@@ -506,7 +512,7 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
-        *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
+        *([card_row("loss", LOSS_OF_UNTIED * (not has_loss) + f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
     ]  # fmt: skip

@@ -33,6 +33,8 @@ from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import drawn_by, model_type
+from theory.configurations.encoder_decoders import shares_ends
+from theory.configurations.vectors import logit_multiplier
 from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
@@ -175,7 +177,7 @@ def _tables(
     before, *others = steps
     lines = [head, "", *_overview(each, steps)] if len(others) > 1 else []
     for changes, after, changed in zip(each, others, stacks[1:], strict=True):
-        rows = [_row(name, before, after) for name in dict.fromkeys([*before.numbers, *after.numbers])]
+        rows = [_row(name, before, after) for name in dict.fromkeys(["loss", *before.numbers, *after.numbers])]
         sides_of = {"before": before, "after": after}
         code = code_of(stacks[0], changed, drawn)
         verdict, sides = ([_SAME], []) if changed == stacks[0] else _summary(before, after, stacks[0], changed)
@@ -382,7 +384,7 @@ def _step(
     asked: Asked, batch: int, of: Description, limits: Mapping[str, Any], *, rates: bool, every_layer: bool
 ) -> _Step:
     # Return step 1 of one network.
-    stack = of.read(asked.given)[0]
+    stack, notes = of.read(asked.given)
     try:
         result = quick_batch(asked, batch, of, **limits)
     except OwnTokenError as error:
@@ -401,6 +403,8 @@ def _step(
         **{words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream},
         **{f"{role(name)}{_ENDS}": ratio for name, ratio in ratios},
     }  # fmt: skip
+    if shares_ends(notes):
+        del numbers["loss"]
     if stack.experts:
         numbers[_FEW] = rarely_chosen(stack, float(stream["expert_load_max"][-1]))
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
@@ -420,7 +424,7 @@ def _step(
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`LEAST_MEASURED`).
     is_far = critical["evidence"] == "extrapolated"
-    ranges = {name: rate_range(stack, critical["kernel_scale"], name) for name in RATES}
+    ranges = {name: rate_range(stack, critical["kernel_scale"], name, logit_multiplier(notes)) for name in RATES}
     factors = {name: max(high, 1.0 / low) for name, (low, high) in ranges.items() if low}
     unsure = "" if factors else "the error of the critical rates, which is not measured in such networks"
     return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factors=factors)

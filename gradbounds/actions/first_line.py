@@ -46,6 +46,8 @@ _GATED_POWER = 2
 # estimate, or the last.
 _WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
 
+LOSS_OF_UNTIED = "unknown: the class ties both ends, and theory has the loss of untied ends, "
+
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
 COARSE = 0.09
@@ -266,8 +268,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    unknown = f"unknown: the class ties both ends, and theory has the loss of untied ends, {line.loss:.4g}"
-    loss = unknown if shares_ends(notes) else f"normal: {loss} by draw, theory{runs}"
+    loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else f"normal: {loss} by draw, theory{runs}"
     return loss, f"normal before clipping: {norm}{errors})"
 
 

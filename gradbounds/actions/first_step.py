@@ -26,7 +26,7 @@ from theory import NoRuleError, Stack
 from theory.configurations import Note, drawn_by
 from theory.configurations.comparisons import compared_step
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.configurations.vectors import multiplies_logits
+from theory.configurations.vectors import logit_multiplier
 from theory.coverage import gaps
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
@@ -66,8 +66,8 @@ def first_steps(
         NoRuleError: the configuration has a factor on the output logits.
         OverBudgetError: theory would take more than it may.
     """
-    if multiplies_logits(notes):
-        raise NoRuleError("theory has no rule for a first step with a factor on the output logits.")
+    if logit_multiplier(notes) != 1.0:
+        raise NoRuleError("--first-step has no rule for a factor on the output logits; --learning-rate R has one.")
     budget, optimizers = Budget.of(max_time, memory), tuple(dict.fromkeys(optimizers))
     for name, count, least in (("draws", draws, 2), ("seed", seed, 0)):  # one draw has no error
         if count is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
-from gradbounds.actions.card import evidence, rate_range
+from gradbounds.actions.card import OWN_RATES, evidence, rate_range
 from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
@@ -23,7 +23,8 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.threads import one_numpy_thread
 from theory import Stack
-from theory.configurations.vectors import multiplies_logits
+from theory.configurations import Note
+from theory.configurations.vectors import has_own_rates, logit_multiplier
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
@@ -127,11 +128,12 @@ def predict_rate(
             raise ValueError(f"{name} must be a number from {least:g} to {_MOST:g}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
-    if multiplies_logits(notes):
-        raise NoRuleError("theory has no rule for a first step with a factor on the output logits.")
+    if has_own_rates(notes):
+        raise NoRuleError(OWN_RATES)
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
-    of_text = law_of(stack, asked.text)
+    of_text, times = law_of(stack, asked.text), logit_multiplier(notes)
+    law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
     cost = cost_of_steps(stack, [*solved], batch)
@@ -142,16 +144,16 @@ def predict_rate(
         what = f"loss after step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(stack, optimizers, batch, of_text or TextLaw.distinct(stack.vocab))
-        vectors = vectors_of(stack, notes, of)
-        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, vectors, epsilon)
+        moves = batch_steps(stack, optimizers, batch, law, multiplier=times)
+        given = vectors_of(stack, notes, of), epsilon, notes
+        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
         others = " ".join(name for name in optimizers if name not in failed)
         raise ValueError(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
             f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )
-    limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, scale, name) for name in moves}
+    limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, scale, name, times) for name in moves}
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     known = f", {evidence(scale or 0.0)}" * any(math.isfinite(high) for _, high in limits.values())
@@ -165,7 +167,7 @@ def predict_rate(
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *_table(steps, f"range{known}", stack), "",
-            *_evidence_lines(_measured(stack, optimizers), scale), *slowed,
+            *_evidence_lines(_measured(stack, optimizers, times), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -178,18 +180,20 @@ def kernel_scale(
     steps: Mapping[Optimizer, BatchStep],
     vectors: Sequence[str] = (),
     epsilon: float = 1e-8,
+    notes: Sequence[Note] = (),
 ) -> tuple[float | None, list[str]]:
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
-    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
+    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`,
+    and factors on matrices in `notes`, as the steps do.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
     """
     try:
         patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
-        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse)
+        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse, notes=notes)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -198,7 +202,7 @@ def kernel_scale(
     whole = sum(float(np.nansum(square)) for square in squares.values())
     norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
     slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
-    sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)
+    sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law, multiplier=logit_multiplier(notes))
     return whole / sgd["sgd"].gain, [
         f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates hold for an epsilon of 0."
     ] * ("adam" in steps and bool(slowest[1]))
@@ -260,9 +264,9 @@ def _evidence_lines(measured: str, scale: float | None) -> list[str]:
     return [*textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118), *far]
 
 
-def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
-    """State the range of measured divided by predicted critical rates, and the networks that it is from."""
-    networks, ranges = measured_rates(stack)
+def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:
+    # States the range of measured divided by predicted critical rates, and the networks that it is from.
+    networks, ranges = measured_rates(stack, multiplier)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
         return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "

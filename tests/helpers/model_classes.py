@@ -34,8 +34,9 @@ BY_SIZE: dict[str, tuple[str, ...]] = {
         "decoder_ffn_dim",
     ),
     "shared": ("num_key_value_heads",),
-    "experts": ("num_experts", "num_local_experts"),
-    "chosen": ("num_experts_per_tok",),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "chosen": ("num_experts_per_tok", "moe_topk", "moe_k"),
+    "shared experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     "of expert": ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size"),
     "head": ("head_dim", "d_kv"),
     "vocab": ("vocab_size",),
@@ -48,7 +49,7 @@ _ROLES = {name: roles[0] for name, roles in ROLES.items() if len(roles) == 1} | 
     "q": "WQ", "k": "WK", "v": "WV", "o": "WO", "wi": "W1", "wi_0": "WG", "wi_1": "W1", "wo": "W2",
 }  # fmt: skip
 _WHOLE = ("transform.dense", "head.dense", "vocab_transform", "predictions.dense")
-_NOT_LAYERS = ("norm", "position", "relative", "token_type", "layernorm")
+_NOT_LAYERS = ("norm", "moe_statics", "position", "relative", "token_type", "layernorm")
 
 
 def lm_class(family: str) -> str:
@@ -81,7 +82,7 @@ def small_fields(family: str, **others: Any) -> dict[str, Any]:
     known = field_defaults(family)
     sizes = {
         "width": WIDTH, "depth": DEPTH, "heads": HEADS, "hidden": 2 * WIDTH, "shared": 2, "head": WIDTH // HEADS,
-        "vocab": VOCAB, "std": STD, "experts": 4, "chosen": 2, "of expert": WIDTH,
+        "vocab": VOCAB, "std": STD, "experts": 4, "chosen": 2, "of expert": WIDTH, "shared experts": 2,
     }  # fmt: skip
     found = {name: sizes[size] for size, names in BY_SIZE.items() for name in names if name in known}
     found |= {"rotary_dim": 32} if "rotary_dim" in known else {}
@@ -116,7 +117,7 @@ def matrices(model: torch.nn.Module, *, gradient: bool = False) -> Iterator[tupl
                 yield "WH", 0, value
             continue
         shared = "shared_expert" in name or "shared_mlp" in name
-        if parameter.ndim == 3 or shared or name.endswith(("mlp.gate.weight", "router.weight")):
+        if parameter.ndim == 3 or shared or name.endswith(("gate.weight", "gate.wg.weight", "router.weight")):
             yield from ((role, layer, part) for role, part in _of_experts(name, value))
             continue
         if any(part in name.split(".")[-2].lower() for part in _NOT_LAYERS):
@@ -135,9 +136,9 @@ def _of_experts(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "W2", value
     elif name.endswith("shared_mlp.input_linear.weight"):
         yield from zip(("SG", "S1"), value.chunk(2), strict=True)
-    elif "shared_mlp" in name:
+    elif name.endswith("shared_mlp.output_linear.weight"):
         yield "S2", value
-    elif "shared_expert." in name:
+    elif "shared_expert_gate" not in name and "shared" in name:
         yield _ROLES[name.split(".")[-2]].replace("W", "S"), value
     else:
         yield ("SR" if "shared_expert_gate" in name else "WR"), value

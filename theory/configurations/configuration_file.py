@@ -109,17 +109,8 @@ def stack_from_config(
 
 
 def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fields: Mapping[str, Any]) -> Reading:
-    """Return the reader of a file's fields, with the requested sizes and without the ignored fields.
-
-    Args:
-        family: `model_type` of the family.
-        in_file: all fields of the file.
-        ignore: names of fields to ignore.
-        fields: fields of the Stack that override the file, of which width and depth are used.
-
-    Raises:
-        ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
-    """
+    # Return the reader of a file's fields without the ignored ones, with the requested sizes: width and depth.
+    # ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
     sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
     reading = Reading({k: v for k, v in in_file.items() if k not in ignore}, CLASSES.get(family), sizes)
     for name in ignore:
@@ -248,12 +239,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _drawn(code: TrainingCode | None, class_name: str) -> Note:
-    """Return the note on how the weights are initialized.
-
-    Args:
-        code: training framework that initializes them; None for the model's own class.
-        class_name: name of the model's class; "" for nanoGPT, whose files name no class.
-    """
+    # Return the note on how the weights are initialized: by a framework or the class (nanoGPT has none).
     if code is not None:
         return Note(
             "weights", code.name, "drawn", f"as {code.title} draws them ({code.rule}; {code.source}; {code.date})"

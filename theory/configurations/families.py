@@ -5,6 +5,7 @@ A family has fields that are always the same, and rules for its own keys.
 
 from typing import Any
 
+from theory.configurations.experts import experts
 from theory.configurations.family import (
     ACTIVATION,
     ACTIVATIONS,
@@ -114,10 +115,11 @@ def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set norms of queries and keys per head, and note that the model's class has LayerNorm, the Stack RMSNorm."""
+    # Set norms of queries and keys per head, and note it if the model's class has LayerNorm, the Stack RMSNorm.
     if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
         fields["query_key_norm"] = "head"
-        r.say("norms of queries and keys", "LayerNorm", _CENTRED)
+        if fields["normalization"] == "layer":
+            r.say("norms of queries and keys", "LayerNorm", _CENTRED)
 
 
 def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
@@ -155,16 +157,8 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _narrow(r: Reading, fields: Fields, name: str) -> None:
-    """Check that embeddings are as wide as the residual stream.
-
-    Args:
-        r: reader of the configuration.
-        fields: fields of the Stack, which are not changed.
-        name: key of the embeddings' width.
-
-    Raises:
-        ValueError: the embeddings are narrower.
-    """
+    # Check that embeddings, whose width a key states, are as wide as the residual stream.
+    # ValueError: they are narrower.
     width = r.in_file["width"]
     narrow = r.count(name, default=width)
     if narrow != width:
@@ -189,61 +183,18 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
     _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))
 
 
-def experts(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the network's fields for a mixture of experts, and note properties of the model that these fields lack.
-
-    Args:
-        r: reader of the configuration.
-        fields: fields of the Stack, changed in place.
-        tokens: sequence length, which is not used here.
-
-    Raises:
-        ValueError: more experts are chosen than there are, or the layers without experts are not the first ones.
-    """
-    count = r.count("num_local_experts", "num_experts")
-    chosen = r.count("num_experts_per_tok")
-    if chosen > count:
-        raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
-    fields |= {"experts": count, "experts_per_token": chosen}
-    # Over the sum of the chosen where the class does not ask.
-    fields["router_norm"] = "sum" if (r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True) else "none"
-    if r.knows("moe_intermediate_size"):
-        dense = _dense_layers(r, r.in_file["depth"])
-        fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
-        fields["ffn_ratio"] = r.count("moe_intermediate_size") / r.in_file["width"]
-    if r.knows("shared_expert_intermediate_size"):
-        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / r.in_file["width"]
-        fields["shared_gate"] = "sigmoid"
-    if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
-        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / r.in_file["width"]
-    if r.left.get("output_router_logits"):
-        r.left_out("here, the loss that balances the load of experts is not added", "output_router_logits")
-    if "router_aux_loss_coef" in r.in_config:
-        r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
-    else:
-        r.take("router_aux_loss_coef", default=None)
-    r.left_out("here, the router's inputs have no noise, as in evaluation", "router_jitter_noise")
+def _hunyuan_moe(r: Reading, fields: Fields, tokens: int) -> None:
+    # Set a shared expert as wide as an expert, and one number of chosen experts that a file lists for every layer.
+    fields["shared_ratio"] = fields["ffn_ratio"]
+    listed = r.left.get("moe_topk")
+    if isinstance(listed, list) and len(listed) == r.in_file["depth"] and len(set(map(str, listed))) == 1:
+        r.left["moe_topk"] = listed[0]
 
 
-def _dense_layers(r: Reading, depth: int) -> int:
-    """Return the number of first layers that have a plain MLP instead of experts.
-
-    Raises:
-        ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
-            consist of layer numbers.
-    """
-    every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
-    if not isinstance(listed, list) or not all(
-        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
-    ):
-        raise ValueError(f"mlp_only_layers must be a list of layer indices from 0 to {depth - 1}, got {listed!r}.")
-    dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
-    if dense != list(range(len(dense))) or len(dense) == depth:
-        raise ValueError(
-            f"mlp_only_layers and decoder_sparse_step must give experts to all layers except the first ones, got "
-            f"{listed!r} and {every} of {depth} layers."
-        )
-    return len(dense)
+def _minimax(r: Reading, fields: Fields, tokens: int) -> None:
+    # Set the rotated share of a head by its number of coordinates, as the class does.
+    if "rotary_dim" in r.left:
+        r.left.setdefault("partial_rotary_factor", r.positive("rotary_dim") / fields["head_width"])
 
 
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
@@ -314,17 +265,15 @@ def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
         raise ValueError(f"afn must be one of relu, silu, gelu, swish, got {name!r}.")
 
 
-def _nanogpt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the fields that nanoGPT's `GPTConfig` fixes; it has no model_type and no class in transformers."""
-    fields |= {"activation": "gelu", "norm_epsilon": 1e-5}
-
-
 _LLAMA = Family({"placement": "pre", "normalization": "rms", "ffn": "gated", "mask": "causal"})
 _NORMED = _LLAMA.but(normalization="layer")
 _PLAIN = _NORMED.but(ffn="plain")
 _GPT2 = _PLAIN.but(_gpt2, depth_scaling="depth", positions="learned")
 _GPTJ = _PLAIN.but(_old_code, layout="parallel")
 _GEMMA = _LLAMA.but(_gemma)
+_HUNYUAN = _LLAMA.but(
+    stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
+)
 _BERT = Family({"placement": "post", "embedding_norm": "added", "output_transform": "added", "mask": "none"}, (_bert,))
 _ROBERTA = _BERT.but(_gelu_head)
 _MODERN = Family(
@@ -341,9 +290,7 @@ FAMILIES: dict[str, Family] = {
     "arcee": _LLAMA.but(ffn="plain"),
     "glm4": _LLAMA.but(placement="peri"),
     "qwen3": _LLAMA.but(_always(use_qk_norm=True), query_key_norm="head"),
-    "hunyuan_v1_dense": _LLAMA.but(
-        stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
-    ),
+    "hunyuan_v1_dense": _HUNYUAN,
     "olmo2": _LLAMA.but(placement="output", query_key_norm="all"),
     "olmo3": _LLAMA.but(placement="output", query_key_norm="all"),
     "exaone4": _LLAMA.but(unrotated, placement="output", query_key_norm="head"),
@@ -356,6 +303,18 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": _LLAMA.but(experts),
     "qwen3_moe": _LLAMA.but(experts, _always(use_qk_norm=True), query_key_norm="head"),
     "olmoe": _LLAMA.but(experts, _clipped, query_key_norm="all"),
+    "flex_olmo": _LLAMA.but(experts, placement="output", query_key_norm="all"),
+    "mellum": _LLAMA.but(experts, query_key_norm="head"),
+    "hunyuan_v1_moe": _HUNYUAN.but(_hunyuan_moe, experts),
+    "ernie4_5_moe": _LLAMA.but(experts),
+    "glm4_moe": _LLAMA.but(experts, _head_norms, router_scores="sigmoid"),
+    "solar_open": _LLAMA.but(experts, _always(use_qk_norm=False, first_k_dense_replace=0), router_scores="sigmoid"),
+    "dots1": _LLAMA.but(experts, _always(use_qk_norm=True), query_key_norm="head", router_scores="sigmoid"),
+    "exaone_moe": _LLAMA.but(unrotated, experts, query_key_norm="head", router_scores="sigmoid"),
+    "minimax_m2": _LLAMA.but(
+        _minimax, experts, _always(use_qk_norm=True, qk_norm_type="per_layer", scoring_func="sigmoid"),
+        query_key_norm="all", router_scores="sigmoid",
+    ),
     "granitemoe": _LLAMA.but(_granite, experts),
     "granitemoeshared": _LLAMA.but(_granite, experts),
     # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
@@ -401,6 +360,7 @@ FAMILIES: dict[str, Family] = {
     "eurobert": _LLAMA.but(mask="none"),
     "modernbert": _MODERN.but(_bert, mask="none"),
     "modernbert-decoder": _MODERN,
-    "nanogpt": _PLAIN.but(_nanogpt, depth_scaling="depth", positions="learned"),
+    # nanoGPT has no class in transformers.
+    "nanogpt": _PLAIN.but(activation="gelu", norm_epsilon=1e-5, depth_scaling="depth", positions="learned"),
 }  # fmt: skip
 """The readers for decoders and encoders, by `model_type`; nanoGPT's files, which have none, are read by "nanogpt"."""

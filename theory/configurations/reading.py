@@ -331,7 +331,7 @@ class Reading:
         The matrix of the class is that of the Stack times the factor.
         """
         times = f"entries are {factor:.4g} and gradients {1 / factor:.4g} times as large as in the Stack"
-        self.say(what, factor, f"{times}; only the norm in step 1 includes this factor")
+        self.say(what, factor, f"{times}; only norms and critical rates of step 1 include this factor")
 
     def _note(self, what: Literal["neutral", "left out", "unread"], reason: str, names: Sequence[str]) -> None:
         for name in list(names):

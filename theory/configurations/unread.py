@@ -13,8 +13,7 @@ _REASONS = {
     ),
     "queries and the attention output pass through low-rank matrices, which have no rule": "deepseek_v4",
     "a bias is added to its router's scores, and its class has not been compared with theory": (
-        "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
-        "hy_v3 kolibri1 sarvam_moe"
+        "minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe hy_v3 kolibri1 sarvam_moe"
     ),
     "a gate multiplies its attention output, which no field describes": "laguna muse_glimmer_text muse_spark_text",
     "convolutions mix the tokens' queries, keys and values, which has no rule": "zaya",
@@ -105,15 +104,14 @@ def reason(family: str, fields: Mapping[str, Any]) -> str:
 _NEAREST = {
     "llama": (
         "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa mistral4 youtu minicpm3 glm4_moe_lite mimo_v2_flash "
-        "glm4_moe ernie4_5_moe diffllama iquestcoder"
+        "diffllama iquestcoder"
     ),
-    "qwen3": "dots1 hy_v3 laguna exaone_moe sarvam_moe",
+    "qwen3": "hy_v3 laguna sarvam_moe",
     "mixtral": "gpt_oss",
-    "qwen3_moe": "mellum flint",
+    "qwen3_moe": "flint",
     "granite": "granite_swa",
     "granitemoe": "granitemoe_swa",
     "cohere2": "cohere2_moe cohere_compass_text",
-    "hunyuan_v1_dense": "hunyuan_v1_moe",
 }
 NEAREST = {family: read for read, families in _NEAREST.items() for family in families.split()}
 """The nearest family that is read, with norms in the same places, by the `model_type` of a family that is not."""

@@ -38,7 +38,7 @@ _SWITCHES = {
     "use_qkv_bias": _ATTENTION[:3], **dict.fromkeys(("bias", "use_bias", "enable_bias"), (*_ATTENTION, *_UNITS)),
 }  # fmt: skip
 # Families whose `attention_bias` does not concern W^O.
-_BARE_OUTPUT = [("attention_bias", family) for family in ("glm", "glm4", "helium", "seed_oss")]
+_BARE = ("glm", "glm4", "glm4_moe", "helium", "seed_oss", "solar_open")
 # The roles of the matrices that a model multiplies by a constant c, by the field of the note whose value is 1/c.
 _MULTIPLIED = {"W_emb": "Wemb", "W_emb as the output": "Wemb", "table of inputs": "inputs"}
 
@@ -57,7 +57,9 @@ def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()
         return ()
     roles = set(BIASES.get(family, ()))
     for note in notes:
-        switched = set(_SWITCHES.get("qkv_bias" if (note.field, family) in _BARE_OUTPUT else note.field, ()))
+        switched = set(
+            _SWITCHES.get("qkv_bias" if note.field == "attention_bias" and family in _BARE else note.field, ())
+        )
         roles = roles | switched if note.value is True else roles - switched
     learned = {f"bias_{role}": role in roles for role in weight_shapes(stack)} | {
         "gain": family not in _WITHOUT_GAIN,
@@ -86,6 +88,11 @@ def gradient_factors(notes: Sequence[Note]) -> dict[str, float]:
     return factors
 
 
-def multiplies_logits(notes: Sequence[Note]) -> bool:
-    """Return whether a model multiplies its output logits, or its output matrix, by a constant other than 1."""
-    return "Wemb" in gradient_factors(notes)
+def logit_multiplier(notes: Sequence[Note]) -> float:
+    """Return the constant by which a model multiplies its output logits, or its stored output matrix; 1 for none."""
+    return gradient_factors(notes).get("Wemb", 1.0) ** 0.5
+
+
+def has_own_rates(notes: Sequence[Note]) -> bool:
+    """Return whether the framework that initializes a model (muP) trains its matrices at different learning rates."""
+    return any(note.field == "W_emb as the output" for note in notes)

@@ -97,14 +97,15 @@ times the predicted ones in 18 Post-LN networks and 0.69 to 1.15 times in 9 Peri
 """
 
 
-def measured_rates(stack: Stack) -> tuple[str, dict[Optimizer, tuple[float, float]]]:
+def measured_rates(stack: Stack, multiplier: float = 1.0) -> tuple[str, dict[Optimizer, tuple[float, float]]]:
     """Return the entry of `RATE_RANGES` for a network.
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty.
+        multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
     """
     units = {"none": "", "sum": "experts"}[stack.router_norm] if stack.experts else stack.ffn
-    kind = f"{stack.mask} {stack.placement} {units}" if not stack.lower_share else ""
+    kind = f"{stack.mask} {stack.placement} {units}" if not stack.lower_share and multiplier == 1.0 else ""
     return RATE_RANGES.get(kind, ("", {}))
 
 
@@ -193,7 +194,7 @@ class BatchStep:
 
 def batch_steps(
     stack: Stack, optimizers: Sequence[Optimizer], sequences: int, law: TextLaw, *, seed: int = 0,
-    positions: int = POSITIONS, networks: int | None = None,
+    positions: int = POSITIONS, networks: int | None = None, multiplier: float = 1.0,
 ) -> dict[Optimizer, BatchStep]:  # fmt: skip
     """Predict one step of all matrices by each optimizer, for the gradient of a batch of text.
 
@@ -205,6 +206,7 @@ def batch_steps(
         seed: random seed of logits, labels and attention samples.
         positions: number of positions that represent the batch. ERRORS were measured with the default.
         networks: number of sampled networks. None is 2 to 8, or eight small batches with one network each.
+        multiplier: constant by which the model multiplies its output logits, as in `moves_of_outputs`.
 
     Raises:
         ValueError: an optimizer is not known.
@@ -218,10 +220,8 @@ def batch_steps(
         _frequencies(law, stack.vocab),
     )
     if of_batch <= positions and networks is None:
-        batches = [
-            batch_steps(stack, optimizers, sequences, law, seed=seed + k, positions=positions, networks=1)
-            for k in range(_MOST)
-        ]
+        same: dict[str, Any] = {"positions": positions, "networks": 1, "multiplier": multiplier}
+        batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
         return {name: _mean([batch[name] for batch in batches]) for name in optimizers}
     roles = {
         name: check(replace(stack, tokens=min(positions, of_batch), sequences=1), name, None) for name in optimizers
@@ -232,7 +232,7 @@ def batch_steps(
         if of_batch <= positions
         else _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator)
     )
-    represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks)
+    represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks, multiplier)
     for name in optimizers:
         if name != "muon":
             steps[name] = represented.step(name, roles[name])
@@ -246,8 +246,8 @@ def batch_steps(
             chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
         rules: Rules = {name: muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])}
-        many = _Represented.of(stack, single, frequencies, seed, generator, networks).step(name, roles[name], rules)
-        steps[name] = replace(many, gain=gain, noise_gain=noise_gain)
+        many = _Represented.of(stack, single, frequencies, seed, generator, networks, multiplier)
+        steps[name] = replace(many.step(name, roles[name], rules), gain=gain, noise_gain=noise_gain)
     return steps
 
 
@@ -367,16 +367,18 @@ class _Represented:
         solution: the network's forward and backward pass.
         shares: share of all positions that each one represents in the curvature, (N,).
         outputs: softmax and gradients at the logits.
+        multiplier: constant by which the model multiplies its output logits.
     """
 
     solution: TwoPassSolution
     shares: Array
     outputs: Outputs
+    multiplier: float
 
     @classmethod
     def of(
         cls, stack: Stack, chosen: _Positions, frequencies: Array, seed: int, generator: np.random.Generator,
-        networks: int | None,
+        networks: int | None, multiplier: float,
     ) -> Self:  # fmt: skip
         """Solve a network with few positions, and sample logits and labels of random networks."""
         few, law = replace(stack, tokens=(n := len(chosen.words)), sequences=1), frequencies
@@ -394,16 +396,16 @@ class _Represented:
         r, has = np.zeros_like(p), chosen.masses > 0.0
         labels, masses = chosen.labels[has], chosen.masses[has][:, None]
         r[:, has] = masses * (p[:, has] - generator.multinomial(labels, law, (count, len(labels))) / labels[:, None])
-        return cls(solution, chosen.shares, Outputs(p, r, np.ones(n, dtype=bool)))
+        return cls(solution, chosen.shares, Outputs(p, r, np.ones(n, dtype=bool)), multiplier)
 
     def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
         """Return E g·u for an optimizer's rule."""
-        moved = self.outputs.r * moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
-        return float(moved.sum((-2, -1)).mean())
+        moved = moves_of_outputs(self.solution, name, roles, self.outputs, rules, self.multiplier)[0]
+        return float((self.outputs.r * moved).sum((-2, -1)).mean())
 
     def step(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> BatchStep:
         """Return the step of an optimizer's rule for these positions."""
-        w, speeds, (squares, sizes) = moves_of_outputs(self.solution, name, roles, self.outputs, rules)
+        w, speeds, (squares, sizes) = moves_of_outputs(self.solution, name, roles, self.outputs, rules, self.multiplier)
         p, gain = self.outputs.p, (self.outputs.r * w).sum((-2, -1))
         bent = (p * w**2).sum(-1) - (p * w).sum(-1) ** 2 + (1.0 - (p**2).sum(-1)) * speeds
         size = gain if name == "normalized" else np.ones(1)

@@ -55,7 +55,7 @@ def of_stack(family: str) -> dict[str, float]:
         if plain == "WH":
             found[role] = math.sqrt(transform_gain(stack) / stack.width)
         else:
-            one = part.of_layer(1)
+            one = part.of_layer(part.depth)  # the first layers of some lack experts
             found[role] = math.sqrt(gain(one, plain) / weight_shapes(one)[plain][0])
         found[role] *= factors.get(f"W^{plain[-1]}", 1.0)
     return found

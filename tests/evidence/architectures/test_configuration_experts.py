@@ -40,6 +40,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe, a dense layer": ("qwen2_moe", {"num_experts": 8, "mlp_only_layers": [0]}),
     "granitemoe": ("granitemoe", {"num_local_experts": 8} | _GRANITE),
     "granitemoeshared": ("granitemoeshared", {"num_local_experts": 8, "shared_intermediate_size": 512} | _GRANITE),
+    "glm4_moe": ("glm4_moe", {"n_routed_experts": 8, "use_qk_norm": True}),
+    "glm4_moe, scores not divided": (
+        "glm4_moe",
+        {"n_routed_experts": 8, "first_k_dense_replace": 0, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
+    ),
+    "dots1": ("dots1", {"n_routed_experts": 8, "norm_topk_prob": True, "routed_scaling_factor": 2.5}),
+    "solar_open": ("solar_open", {"n_routed_experts": 8}),
+    "exaone_moe": ("exaone_moe", {"num_experts": 8}),
+    "minimax_m2": ("minimax_m2", {"num_local_experts": 8}),
+    "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 8}),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {"num_experts": 8}),
+    "flex_olmo": ("flex_olmo", {"num_experts": 8}),
+    "mellum": ("mellum", {"num_experts": 8}),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
-from theory.configurations.vectors import BIASES, gradient_factors, learned_vectors, multiplies_logits
+from theory.configurations.vectors import BIASES, gradient_factors, learned_vectors, logit_multiplier
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.text_law import TextLaw, token_law
 
@@ -107,9 +107,13 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         assert main([*model, "--batch", "32", "--text", "zipf:1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["line"]["norm"] == pytest.approx(norm, abs=0.01)
         assert main(model) == 0
-        said = capsys.readouterr().out
-        assert "no rule for a first step with a factor on the output logits" in said and "muon" not in said
-    assert main([*model, "--learning-rate", "1e-3"]) == main([*model, "--first-step"]) == 2
+        assert "its error is not measured in such networks" in capsys.readouterr().out
+    assert main([*model, "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3"]) == 0
+    assert re.search("AdamW .* not measured .*", capsys.readouterr().out)
+    model += ["--drawn-by", "mup:64"]
+    assert main(model) == 0 and main([*model, "--first-step"]) == main([*model, "--learning-rate", "1e-3"]) == 2
+    said, errors = capsys.readouterr()
+    assert "rates that differ between" in said and "matrices, as muP's do" in errors and "optimizer muon" not in said
 
 
 def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
@@ -342,7 +346,7 @@ def test_gradients_of_a_matrix_that_the_model_multiplies():
     assert ratios == pytest.approx({"Wemb": 1 / 64, "inputs": 144.0})
     drawn = stack_from_config(file, drawn_by="mup:16")[1]  # which halves the logits too
     assert gradient_factors(drawn)["Wemb"] == pytest.approx(1 / 256)
-    assert multiplies_logits(notes)
+    assert logit_multiplier(notes) == pytest.approx(1 / 8)
 
 
 def test_what_it_takes_is_said_and_held(capsys):

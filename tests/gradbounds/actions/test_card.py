@@ -251,7 +251,8 @@ def test_muons_words_are_those_of_measured_networks(capsys):
 def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature, scale, said, capsys, monkeypatch):
     """Steps are computed with one thread of NumPy's products, whatever the number outside is."""
 
-    def steps(_, names, *__):
+    def steps(_, names, *__, multiplier):
+        assert multiplier == 1.0
         assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1}
         return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1), "Wemb": np.array(1.1)}) for name in names}
 
@@ -264,8 +265,9 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
-    ranges = [card.rate_range(replace(gated, placement=placement), 0.5, "adam") for placement in ("pre", "post")]
-    assert ranges == [(0.4, 2.8), (0.0, math.inf)], "not narrower than measured, and not measured"
+    kinds = [(gated, 1.0), (replace(gated, placement="post"), 1.0), (gated, 0.125)]
+    ranges = [card.rate_range(network, 0.5, "adam", times) for network, times in kinds]
+    assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None}) | {"evidence": "in 9 of 10 networks"}
     assert card._rate_lines(known)[1].endswith(" critical rate 2; its error is not measured in such networks")
 
@@ -379,6 +381,12 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     main(["predict", *batch[:2], *batch[4:], "--logged", str(log), str(log)])
     assert "Theory does not judge the two logs: it lacks their loss." in capsys.readouterr().out
     assert "loss unknown, gradient norm " in first and "unknown: the class ties both ends" in second
+    for text, said in (
+        ((), "loss unknown; gradient"),
+        (("--batch", "2", "--text", "distinct"), "loss unknown unknown"),
+    ):
+        assert main(["predict", *batch[:2], "--tokens", "4", *text, "--compare", "activation=gelu"]) == 0
+        assert said in " ".join((shown := capsys.readouterr().out).split()) and "loss 5." not in shown
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
     assert found(capsys, "--config", str(path), "--patterns", "2")["card"]["step_1"]["loss"] is None
