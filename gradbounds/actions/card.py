@@ -47,7 +47,7 @@ from gradbounds.layer_summary import (
 from gradbounds.network_text import lacking_sizes, loss_of_head, other_codes, tokens_text, unread_line
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration
+from gradbounds.units import cpu_time
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
@@ -351,7 +351,7 @@ def _first_step_of_run(
     try:
         result = step.result or quick_batch(step.asked, step.batch, of, every_layer=every_layer, **step.limits)
     except OverBudgetError:
-        takes = duration(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
+        takes = cpu_time(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
@@ -399,7 +399,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack)
     if not counts:
-        takes = duration(cost_of_steps(batch, [*RATES], sequences).seconds)
+        takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
         return {"no_rule": f"omitted, because {reason}: {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
@@ -470,7 +470,8 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
 
 def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
     # Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known.
-    drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
+    drawn = next((str(note.reason) for note in notes if note.what == "drawn"), "")
+    by_effect = dict[str, list[str]]()
     for name in other_codes(notes):
         try:
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
@@ -478,12 +479,13 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             continue
         loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
-        names.append(f"{name} ({f'loss {other:.2f}' if differs else 'other norm'})")
-    others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
+        by_effect.setdefault(f"loss {other:.2f}" if differs else "other norm", []).append(name)
+    names = ", ".join(f"{', '.join(codes)} ({what})" for what, codes in by_effect.items())
+    others = [f"; or --drawn-by {names}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for transformers {versions} add --depth-scaling none" for versions in older]
-    drawn = re.sub("; .*", ")", drawn.replace("transformers' ", ""))
-    return [f"Weights: random, {drawn}{''.join(others)}"] * bool(drawn)
+    drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
+    return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
