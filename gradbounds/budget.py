@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from gradbounds.units import byte_count, duration, format_bytes, seconds_of
+from gradbounds.units import byte_count, cpu_time, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
 from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
@@ -252,7 +252,7 @@ def _halves(count: int) -> list[int]:
 def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
     # Return the error for a prediction over the budget: its smallest cost, the limit, and what to change.
     stack = way.stack
-    price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    price = f"{cpu_time(cost.seconds)} and {format_bytes(cost.bytes)}"
     how = f" with {way.arguments['patterns']} attention samples" if "patterns" in way.arguments else ""
     takes = f"theory would take about {price} for {stack.tokens} token{'s' * (stack.tokens > 1)}{how}"
     change = []

@@ -47,8 +47,8 @@ def comparison_lines(
     (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
     return [
         "", f"Predictions {at}, without and (columns 'changed') with {', '.join(changes)}", *table_lines(heads, rows),
-        f"  loss {f'{loss:.4g}, changed {loss_changed:.4g}' if has_loss else 'unknown'}; gradient norm of all matrices {norm:.4g}, changed "
-        f"{norm_changed:.4g}",
+        f"  loss {f'{loss:.4g}, changed {loss_changed:.4g}' if has_loss else 'unknown'}; "
+        f"gradient norm of all matrices {norm:.4g}, changed {norm_changed:.4g}",
     ]  # fmt: skip
 
 

@@ -36,6 +36,9 @@ MATRICES = {
 # The logarithm of a ratio first / last layer up to which layers count as equal.
 FLAT = 0.05
 
+# Keys for the width of muP's base model, in files of training codes. Classes of transformers do not read them.
+_BASE_WIDTHS = ("mup_base_width", "mup_base_hidden_size", "mup_base_d_model", "mup_base_dim", "base_width")
+
 # Longest value of a field that a title has whole.
 _LONG = 40
 
@@ -305,9 +308,9 @@ def drawn_lines(notes: Sequence[Note], *, others: bool = True) -> list[str]:
     lacking = lacking_sizes(notes)
     lacks = [f"The file does not set {lacking}; these are the defaults of its class."] * bool(lacking)
     codes = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
-        f"--drawn-by {name} predicts it."
+        f"{code.title} ({code.rule}) trains such models with another initialization; --drawn-by {name} predicts it."
         for name in other_codes(notes)
+        for code in [TRAINING_CODES[name.partition(":")[0]]]
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
     return [
@@ -320,11 +323,10 @@ def drawn_lines(notes: Sequence[Note], *, others: bool = True) -> list[str]:
 
 def other_codes(notes: Sequence[Note]) -> list[str]:
     """Return the names of the training frameworks that initialize the weights of such models differently."""
-    return [
-        name
-        for name, code in TRAINING_CODES.items()
-        if model_type(notes) in code.families and drawn_by(notes) != name
-    ]  # fmt: skip
+    bases = (note.value for note in notes if note.what == "unread" and note.field in _BASE_WIDTHS)
+    codes = [f"mup:{width}" for width in bases if type(width) is int and 1 <= width <= 1e9][:1]
+    codes += [name for name, code in TRAINING_CODES.items() if model_type(notes) in code.families]
+    return [name for name in codes if name != drawn_by(notes)]
 
 
 def loss_of_head(stack: Stack) -> float:

@@ -37,6 +37,15 @@ def format_bytes(count: float) -> str:
     return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
 
 
+def cpu_time(seconds: float) -> str:
+    """Return CPU seconds, on one core, as text with a suitable unit.
+
+    >>> cpu_time(8.6), cpu_time(90)
+    ('8.6 CPU s', '1.5 CPU min')
+    """
+    return duration(seconds).replace(" ", " CPU ")
+
+
 LIBRARIES, TORCH = 2.2e8, 2.2e8
 """The bytes of a process with the libraries that a prediction loads, and of torch, which sampling loads."""
 
@@ -47,9 +56,9 @@ def takes(seconds: float, size: float) -> str:
     The memory is a tenth above the estimate: measured processes needed up to 7% more than it.
 
     >>> takes(8.6, 2.0**30)
-    'about 8.6 s, within 1.3 GiB'
+    'about 8.6 CPU s, within 1.3 GiB'
     """
-    return f"about {duration(seconds)}, within {format_bytes(1.1 * (size + LIBRARIES))}"
+    return f"about {cpu_time(seconds)}, within {format_bytes(1.1 * (size + LIBRARIES))}"
 
 
 def seconds_of(text: str) -> float:

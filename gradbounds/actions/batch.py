@@ -41,7 +41,7 @@ from gradbounds.network_text import (
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
 from gradbounds.result import Frames, Result
-from gradbounds.units import duration
+from gradbounds.units import cpu_time
 from simulate.counts import check_count
 from simulate.text import TEXTS
 from theory import Stack
@@ -331,7 +331,7 @@ def _say_how_long(file: str) -> None:
         Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
     )
     if size * _SECONDS_OF_BYTE > LONG:
-        print(f"counting the tokens of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
+        print(f"counting the tokens of {file}, about {cpu_time(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
 
 
 def _family_of(notes: Sequence[Note], of: Description) -> str | None:

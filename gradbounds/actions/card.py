@@ -49,7 +49,7 @@ from gradbounds.layer_summary import (
 from gradbounds.network_text import lacking_sizes, loss_of_head, other_codes, tokens_text, unread_line
 from gradbounds.progress import shown
 from gradbounds.result import Result
-from gradbounds.units import duration
+from gradbounds.units import cpu_time
 from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.configurations import Note, context, model_type
@@ -279,7 +279,11 @@ def _rows(
         *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
-        *(_one_sequence(stack, table, has_loss=not shares_ends(notes)) if first is None else _run_lines(first, stack, table, longest, notes)),
+        *(
+            _one_sequence(stack, table, has_loss=not shares_ends(notes))
+            if first is None
+            else _run_lines(first, stack, table, longest, notes)
+        ),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
@@ -354,7 +358,7 @@ def _first_step_of_run(
     try:
         result = step.result or quick_batch(step.asked, step.batch, of, every_layer=every_layer, **step.limits)
     except OverBudgetError:
-        takes = duration(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
+        takes = cpu_time(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
@@ -404,7 +408,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack)
     if not counts:
-        takes = duration(cost_of_steps(batch, [*RATES], sequences).seconds)
+        takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
         return {"no_rule": f"omitted, because {reason}: {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
@@ -477,7 +481,8 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
 
 def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
     # Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known.
-    drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
+    drawn = next((str(note.reason) for note in notes if note.what == "drawn"), "")
+    by_effect = dict[str, list[str]]()
     for name in other_codes(notes):
         try:
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
@@ -485,12 +490,13 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             continue
         loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
-        names.append(f"{name} ({f'loss {other:.2f}' if differs else 'other norm'})")
-    others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
+        by_effect.setdefault(f"loss {other:.2f}" if differs else "other norm", []).append(name)
+    names = ", ".join(f"{', '.join(codes)} ({what})" for what, codes in by_effect.items())
+    others = [f"; or --drawn-by {names}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for transformers {versions} add --depth-scaling none" for versions in older]
-    drawn = re.sub("; .*", ")", drawn.replace("transformers' ", ""))
-    return [f"Weights: random, {drawn}{''.join(others)}"] * bool(drawn)
+    drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
+    return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
@@ -510,9 +516,10 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     reasons = [] if missing else reasons_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
+    losses = [f"{LOSS_OF_UNTIED * (not has_loss)}{loss_of(table):.4g}"] if "loss" in table["quantity"] else []
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
-        *([card_row("loss", LOSS_OF_UNTIED * (not has_loss) + f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
+        *[card_row("loss", loss) for loss in losses],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
     ]  # fmt: skip

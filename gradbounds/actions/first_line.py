@@ -13,7 +13,7 @@ from gradbounds.actions.plan import ZIPF
 from gradbounds.budget import Budget, OverBudgetError, measured, once
 from gradbounds.network_text import number_text
 from gradbounds.progress import shown
-from gradbounds.units import duration, format_bytes
+from gradbounds.units import cpu_time, format_bytes
 from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import Stack
@@ -221,10 +221,10 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine) -> list[str]:
     if len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
-    least, most = norms_of_texts(stack, text, line) or kappas
+    norms = " to ".join(dict.fromkeys(f"{norm:.3g}" for norm in norms_of_texts(stack, text, line) or kappas))
     return [
         f"{sentence} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
-        f"with norms of about {least:.3g} to {most:.3g}). --text FILE uses your own text.",
+        f"with norms of about {norms}). --text FILE uses your own text.",
     ]
 
 
@@ -361,7 +361,7 @@ def scale_of_batch(
 def format_cost(cost: Cost, grouped: bool) -> str:
     """Describe in words the time and the memory that a prediction takes."""
     how = "groups of tokens" if grouped else "all tokens"
-    return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    return f"theory for two sequences with {how} takes about {cpu_time(cost.seconds)} and {format_bytes(cost.bytes)}"
 
 
 def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: float) -> float:

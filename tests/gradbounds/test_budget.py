@@ -174,11 +174,11 @@ def test_a_slow_machine_goes_the_same_way_and_refuses(monkeypatch):
     quick = [way(stack, patterns, ENOUGH) for patterns in (None, 4096)]
     monkeypatch.setattr(asked, "_clocked", lambda *_, **__: 5000.0)
     assert [way(stack, patterns, ENOUGH) for patterns in (None, 4096)] == quick
-    with pytest.raises(OverBudgetError, match="about 1.4 h .* the 1.0 min of --max-time; --max-time 167m "):
+    with pytest.raises(OverBudgetError, match="about 1.4 CPU h .* the 1.0 min of --max-time; --max-time 167m "):
         way(stack, None, replace(ENOUGH, is_clocked=True))
     longer = replace(ENOUGH, seconds=6000.0, is_clocked=True)
     assert way(stack, None, longer).arguments == quick[0].arguments
-    with pytest.raises(OverBudgetError, match="theory for two sequences with .* takes about 1.4 h and"):
+    with pytest.raises(OverBudgetError, match="theory for two sequences with .* takes about 1.4 CPU h and"):
         scale_of_batch(stack, None, None, replace(ENOUGH, is_clocked=True))
 
 

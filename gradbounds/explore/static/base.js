@@ -73,7 +73,7 @@
     if (text && field) $("message").scrollIntoView({ block: "nearest" });
   }
   // A button where theory has an answer that takes longer than it may, and no more memory: by the command's own words.
-  const LATE = /takes? about ([\d.]+) (s|min) [^;]*, more than the [^;]* of --max-time(?! and)/;
+  const LATE = /takes? about ([\d.]+) (?:CPU )?(s|min) [^;]*, more than the [^;]* of --max-time(?! and)/;
   function longer(text) {
     const [, time, unit] = (LIVE && text.match(LATE)) || [], seconds = Math.ceil(2 * time * (unit === "min" ? 60 : 1));
     if (!(seconds <= 600)) return [];

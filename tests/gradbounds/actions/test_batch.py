@@ -272,12 +272,14 @@ def test_norms_of_texts_with_few_and_many_repeats_are_about_theory_s(tmp_path, c
     line = first_line(noise_scale(stack, text=english, patterns=4), int(batch), (), english, spread)
     said = " ".join(text_lines(stack, "english", line))
     about = re.search(r"with norms of about (\S+) to (\S+)\)\. --text FILE", said).groups()
+    alike = " ".join(text_lines(stack, "english", replace(line, shared=0.0)))
+    assert re.search(r"with norms of about [\d.]+\)\. --text", alike), "no range with equal ends"
     # A power of the frequencies that has this kappa; any shape of the law has about the same norm.
     laws = [TextLaw.of_counts(english.frequencies**power) for power in np.linspace(0.8, 1.2, 41)]
     for number, kappa in zip(about, (min(kappas), max(kappas)), strict=True):
         law = min(laws, key=lambda law, kappa=kappa: abs(law.across - kappa))
-        theory = first_line(noise_scale(stack, text=law, patterns=4), int(batch), (), law)
-        assert float(number) == pytest.approx(theory.norm, rel=0.1)
+        norm = first_line(noise_scale(stack, text=law, patterns=4), int(batch), (), law).norm
+        assert float(number) == pytest.approx(norm, rel=0.1)
     known = first_line(noise_scale(stack, text=english, patterns=4), int(batch), (), english)
     assert line.norm_deviation > known.norm_deviation
 
@@ -377,6 +379,7 @@ def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
     for name in PUBLISHED:
         assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
         said = capsys.readouterr().out
+<<<<<<< HEAD
         assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ \S+, within \S+ GiB ", said)
 
 
@@ -390,3 +393,6 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
     assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder
+=======
+        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ CPU \S+, within \S+ GiB ", said)
+>>>>>>> card

@@ -360,10 +360,11 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     path.write_text(json.dumps(PLAIN | {"architectures": ["GPT2ForSequenceClassification"]}))
     card = " ".join(found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"])
     assert "GPT2ForSequenceClassification (its loss is about outputs for a whole sequence)" in card
-    path.write_text(json.dumps(PLAIN | {"n_unknown": 3, "n_embed": 8}))
+    path.write_text(json.dumps(PLAIN | {"n_unknown": 3, "n_embed": 8, "mup_base_width": 16, "base_width": True}))
     card = found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"]
     assert card[0].startswith("Without n_unknown (--ignore): numbers hold for the model without it; your own module")
-    assert "Not read by GPT2LMHeadModel: n_embed = 8 (n_embd = 64 holds)" in card
+    assert "Not read by GPT2LMHeadModel: n_embed = 8 (n_embd = 64 holds), mup_base_width, base_width" in card
+    assert re.search(r"; or --drawn-by mup:16 \((loss .*|other norm)\)", " ".join(card)), "the keys tell of muP"
     assert not any("Ranges" in line or "n_unknown" in line for line in card[1:])
     path.write_text(json.dumps({"model_type": "t5", "d_model": 64, "num_layers": 2, "num_decoder_layers": 1} | OF_T5))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]

@@ -282,12 +282,12 @@ def test_who_draws_the_weights(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main(line) == 0
     by_class = capsys.readouterr().out
-    drawn = "Weights: random, as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
+    drawn = "Weights: as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
     assert "this one: 27 of 27 numbers of GPTNeoXForCausalLM" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
-    assert by_code.splitlines()[1].startswith("Weights: random, as GPT-NeoX draws them (")
+    assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
     assert "or --drawn-by" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code
     assert main([*line, "--drawn-by", "neox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -353,7 +353,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     assert (many["seconds"], many["bytes"]) == pytest.approx((expected.seconds, expected.bytes), rel=1e-3)
     assert found["seconds"] == pytest.approx(few["seconds"] + many["seconds"])
     said = printed(capsys, "--dry-run", "--compare", "placement=pre", "--draws", "8")
-    assert re.search(r"\n  network: .*; 8 sampled networks, about \S+ s, within .*\n  placement=pre: [^;]*$", said)
+    assert re.search(r"\n  network: .*; 8 sampled networks, about \S+ CPU s, within .*\n  placement=pre: [^;]*$", said)
     experts = ["predict", "--like", "qwen3-30b-a3b", "--tokens", "64", "--compare", "depth=24", "--dry-run", "--json"]
     assert main(experts) == 0 and 30 < json.loads(capsys.readouterr().out)["seconds"], "critical rates included"
     refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")
