@@ -379,8 +379,7 @@ def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
     for name in PUBLISHED:
         assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
         said = capsys.readouterr().out
-<<<<<<< HEAD
-        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ \S+, within \S+ GiB ", said)
+        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ CPU \S+, within \S+ GiB ", said)
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
@@ -393,6 +392,3 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
     assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder
-=======
-        assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ CPU \S+, within \S+ GiB ", said)
->>>>>>> card
