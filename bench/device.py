@@ -17,7 +17,7 @@ import torch
 from bench import engines
 from bench.engines import limit, torch_loop
 from simulate import Cell, Samples, sample
-from simulate.network import replays
+from simulate.network import conditioned
 from simulate.runs import memory
 from simulate.runs.memory import BatchLimits
 from theory import Stack
@@ -105,7 +105,7 @@ def against_depth(depth: int, ways: dict[str, tuple[int, int]]) -> dict[str, Any
     first: Samples | None = None
     for repetition in range(1 + DEEP_REPETITIONS):
         for name, (calls, size) in ways.items():  # the GPU's memory is asked for anew each time
-            with patch.object(replays, "CALLS_BEFORE", calls), patch.object(memory, "_GPU_BATCH", size):
+            with patch.object(conditioned, "CALLS_BEFORE", calls), patch.object(memory, "_GPU_BATCH", size):
                 draws = BatchLimits().blocks(cell) * cell.draws_per_block
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
@@ -130,9 +130,9 @@ def deep() -> dict[str, Any]:
     """Depths where launches cost more than numbers, launch by launch and by graphs, in batches of 16 GiB and more."""
     _need_a_gpu()
     cap, never = 2**34, 10**9
-    plain, usual = (never, cap), (replays.CALLS_BEFORE, cap)
+    plain, usual = (never, cap), (conditioned.CALLS_BEFORE, cap)
     ways = {"launch by launch": plain, "graphs": usual}
-    larger = {"graphs at once": (16, cap), "graphs, batches of 32 GiB": (replays.CALLS_BEFORE, 2 * cap)}
+    larger = {"graphs at once": (16, cap), "graphs, batches of 32 GiB": (conditioned.CALLS_BEFORE, 2 * cap)}
     return {
         "gpu": torch.cuda.get_device_name(), "width": 1024, "tokens": 16, "vocab": 512,
         "cases": [

@@ -14,10 +14,7 @@ from torch import Tensor
 
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
-from simulate.network.experts import expert_weights
 from simulate.network.gram import GramEngine, normalized, rebased
-from simulate.network.logits import attention_logits, of_every_head, of_heads
-from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
@@ -340,3 +337,98 @@ def run(
         of_encoder.gradients(stack.encoder, engine.gradients, ENCODER)
         record.per_layer |= {f"encoder_{name}": values for name, values in of_encoder.per_layer.items()}
     return record
+
+
+def expert_weights(
+    stack: Stack, record: Record, logits: Float[Tensor, "draws tokens experts"]
+) -> Float[Tensor, "draws tokens experts"]:
+    """Return the weight of every expert for every token, 0 if it is not chosen, and record the experts' loads."""
+    scores = logits.softmax(-1) if stack.router_scores == "softmax" else logits.sigmoid()
+    chosen = torch.zeros_like(scores).scatter(-1, logits.topk(stack.experts_per_token, dim=-1).indices, 1.0)
+    weights = scores * chosen
+    if stack.router_norm == "sum":
+        weights = weights / weights.sum(-1, keepdim=True)
+    loads = chosen.sum(1)
+    record.layer("expert_load_max", loads.amax(-1) / logits.shape[1])
+    record.layer("expert_load_deviation", loads.std(-1, correction=0) / loads.mean(-1))
+    balance = (loads * logits.detach().softmax(-1).mean(1)).sum(-1)
+    record.layer("expert_balance", stack.experts / logits.shape[1] * balance)
+    return stack.routed_scale * weights
+
+
+def sequence_loss(
+    logits: Float[Tensor, "draws tokens vocab"],
+    labels: Int[Tensor, "draws tokens"],
+    smoothing: float = 0.0,
+    weights: Float[Tensor, "draws tokens"] | None = None,
+) -> Tensor:
+    """Return the cross-entropy loss of each random network in nats, averaged over positions.
+
+    The shape is (draws,), and labels may be smoothed.
+    """
+    losses = F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing)
+    return losses.mean(1) if weights is None else (losses * weights).sum(1)
+
+
+def weights_of_some(engine: Engine, rows: int, count: int) -> Float[Tensor, "draws rows"]:
+    """Sample which positions count in the loss, and return the weights of all positions.
+
+    A weight is 1/count for `count` random rows of each random network, and 0 for the others.
+    """
+    return (engine.streams.uniform(rows, dtype=engine.dtype).argsort(1).argsort(1) < count).to(engine.dtype) / count
+
+
+def attention_logits(
+    stack: Stack, queries: Float[Tensor, "draws rows width"], keys: Float[Tensor, "draws others shared"]
+) -> Float[Tensor, "batch heads tokens asked"]:
+    """Return the attention logits before the mask, for every sequence of every random network.
+
+    Args:
+        stack: the network.
+        queries: queries of all heads, one head after another.
+        keys: keys of the attended tokens, in the same form.
+    """
+    if stack.query_key_norm == "all":
+        queries, keys = _normed(stack, queries), _normed(stack, keys)
+    q, k = (of_heads(stack, rows) for rows in (queries, keys))
+    if stack.query_key_norm == "head":
+        q, k = _normed(stack, q), _normed(stack, k)
+    if stack.rotary:
+        q, k = _rotated(stack, q), _rotated(stack, k)
+    scale = stack.logit_factor * q.shape[-1] ** (-0.5 if stack.attention_scale == "sqrt" else -1.0)
+    logits = scale * (q @ of_every_head(stack, k).mT)
+    return stack.logit_softcap * (logits / stack.logit_softcap).tanh() if stack.logit_softcap else logits
+
+
+def of_heads(
+    stack: Stack, rows: Float[Tensor, "draws rows columns"]
+) -> Float[Tensor, "batch heads tokens coordinates"]:
+    """Split the rows of all sequences into sequences and attention heads.
+
+    There are as many heads as there are columns for.
+    """
+    split = rows.unflatten(-1, (-1, stack.key_width)).unflatten(1, (stack.sequences, -1))
+    return split.flatten(0, 1).transpose(1, 2)
+
+
+def of_every_head(
+    stack: Stack, shared: Float[Tensor, "batch groups tokens coordinates"]
+) -> Float[Tensor, "batch heads tokens coordinates"]:
+    """Repeat keys or values that groups of neighbouring heads share, so that every head has its own."""
+    return shared if stack.key_heads == stack.heads else shared.repeat_interleave(stack.heads // stack.key_heads, 1)
+
+
+def _normed(stack: Stack, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+    return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
+
+
+def _rotated(
+    stack: Stack, rows: Float[Tensor, "batch heads tokens width"]
+) -> Float[Tensor, "batch heads tokens width"]:
+    """Rotate pairs (f, f + r/2) of a head's first r coordinates by their token's position times base^(-2 f/r)."""
+    half = stack.rotary_width // 2
+    steps = torch.arange(half, device=rows.device, dtype=torch.float64) / half
+    angles = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)[:, None] * stack.rotary_base**-steps
+    cos, sin = angles.cos().to(rows.dtype), angles.sin().to(rows.dtype)
+    first, second, rest = rows.split([half, half, rows.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from simulate.curvature.first_step import first_step_problem
 from simulate.curvature.problems import StackModule
 from simulate.network.engines import GivenMatrices
-from simulate.network.loss import sequence_loss
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
-from simulate.network.transformer import layers
+from simulate.network.transformer import layers, sequence_loss
 from theory.coverage import require
 from theory.stack import Stack, check_stack
 

@@ -13,7 +13,7 @@ from theory import Stack, predict
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules
 from theory.mean_field.text_law import TextLaw
-from theory.mean_field.tied import experts as tied
+from theory.mean_field.tied import gradient as tied
 from theory.stack.weights import gain
 
 CASES = {

@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 from checks.models.alarm import Alarm
-from checks.models.class_draws import drawn_alike
 from checks.models.health import layer_kinds
+from checks.models.judge import drawn_alike
 
 LAYERS = 4
 

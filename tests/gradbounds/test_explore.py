@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from gradbounds.cli import main
-from gradbounds.explore import answers as explore_answers, apart, precomputed, server
+from gradbounds.explore import answers as explore_answers, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
-from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import SCRIPTS, page
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn, summary
-from gradbounds.explore.server import MOST_BYTES, Server
+from gradbounds.explore.server import MOST_BYTES, Server, answer_apart
 from simulate import Cell, Run, sample, sweep
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
@@ -209,7 +208,7 @@ def test_sizes_that_nobody_waits_for_are_not_predicted():
 
 def test_a_process_that_nobody_waits_for_ends(monkeypatch):
     started = []
-    context = apart.multiprocessing.get_context("spawn")
+    context = server.multiprocessing.get_context("spawn")
     process = context.Process
     monkeypatch.setattr(context, "Process", lambda **given: started.append(process(**given)) or started[0])
     with pytest.raises(NobodyWaitsError):

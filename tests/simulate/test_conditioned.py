@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from simulate import Cell, sample
-from simulate.network import allocator, replays
+from simulate.network import allocator, conditioned
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
@@ -146,7 +146,7 @@ def test_graphs_have_the_same_numbers_on_the_gpu(monkeypatch):
     """By the same kernels; and what waits has no place in one, and is called as it is."""
     cell, found = Cell(Stack(width=64, depth=8, tokens=8, vocab=8), "conditioned", "cuda"), []
     for calls in (3, 10**9):
-        monkeypatch.setattr(replays, "CALLS_BEFORE", calls)
+        monkeypatch.setattr(conditioned, "CALLS_BEFORE", calls)
         found.append(sample_block(cell, 0, 0))
     for name, values in found[0].items():
         np.testing.assert_array_equal(values, found[1][name], err_msg=name)
@@ -157,8 +157,8 @@ def test_graphs_have_the_same_numbers_on_the_gpu(monkeypatch):
     def waiting(rows):
         return (rows + float(rows[0]),)
 
-    graphs = replays.Replays(torch.device("cuda"))
-    monkeypatch.setattr(replays, "CALLS_BEFORE", 2)
+    graphs = conditioned.Replays(torch.device("cuda"))
+    monkeypatch.setattr(conditioned, "CALLS_BEFORE", 2)
     for number in range(4):
         rows = torch.full((3,), float(number), device="cuda")
         for function in (ready, waiting):

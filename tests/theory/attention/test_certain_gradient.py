@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.network.logits import attention_logits, of_every_head, of_heads
+from simulate.network.transformer import attention_logits, of_every_head, of_heads
 from theory import Stack
 from theory.mean_field.attention.patterns import Patterns
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.sublayers import SublayerState, TokenMoments
-from theory.mean_field.tied import attention
+from theory.mean_field.tied import gradient as tied_gradient
 from theory.stack.plan import plan
 from theory.stack.weights import weight_shapes
 
@@ -75,7 +75,7 @@ def test_a_given_gradient_at_the_logits(case):
     gradients = torch.autograd.grad((certain * logits).sum(), [x, matrices["WQ"], matrices["WK"]])
     given = array(certain) * (1.0 if patterns.slopes is None else patterns.slopes)
     kernel = array(x @ x.T / stack.width)
-    energies, _, along = attention._along_queries(stack, MatrixLayout(kernel.shape[-1]), kernel, patterns, given)
+    energies, _, along = tied_gradient._along_queries(stack, MatrixLayout(kernel.shape[-1]), kernel, patterns, given)
     queries, keys = energies["WQ"], energies["WK"]
     assert [queries[0], keys[0]] == pytest.approx([float(one.square().sum()) / stack.width for one in gradients[1:]])
     np.testing.assert_allclose(np.squeeze(along @ kernel) * stack.width**0.5, gradients[0] @ x.detach().T, atol=1e-9)
@@ -98,7 +98,7 @@ def draw(stack, seed):
     )
     part = COEFFICIENTS[None, None]
     tokens = MatrixLayout(part.shape[-1])
-    noise, along, energies = attention.below_attention(stack, tokens, 0.0 * part, part, inside, None)
+    noise, along, energies = tied_gradient.below_attention(stack, tokens, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies
     return {name: (one.detach().numpy(), np.squeeze(predicted[name])) for name, one in measured.items()}
 

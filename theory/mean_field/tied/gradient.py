@@ -13,6 +13,17 @@ Gaussian samples.
 
 Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither flat nor certain of a position's own word;
 its logits are sampled, with independent fluctuations of variance σ_e² Q.
+
+Attention: Where the gradient has coefficients M on attention's output, its products with a head's values, r_ij =
+g_i·v_j, have a mean of order √d M in addition to their noise. So the gradient at the logits has a mean given the
+attention weights, and that at queries and keys is along keys and queries. Through W^Q and W^K it comes back with
+coefficients on the tokens, and noise.
+
+Experts: Let the gradient have coefficients M on a branch's output f_p = Σ_e p_pe F_e(u_p). Then the gradient of expert
+e is p_ie g_i, and has coefficients p_ie M_ip p_pe on F_e's own output; outputs of other experts are noise to it. The
+product of a token's gradient with an expert's output, t_ie = F_e(u_i)·g_i, has the mean √d Σ_p M_ip p_pe K_ip in
+addition to its noise. So the gradient at the router's logits has a mean given the choice of experts. Through W^R it
+comes back as noise and along the tokens, whose logits are known. Derived in docs/report.md.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +31,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from theory.coverage import has_experts
-from theory.mean_field.inputs import Inputs
+from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, logit_scale, rotated
+from theory.mean_field.attention.sampled import query_path
+from theory.mean_field.experts import Routed
+from theory.mean_field.inputs import Inputs, attention_pattern
 from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
@@ -29,14 +43,14 @@ from theory.mean_field.sublayers import (
     SublayerState,
     TokenMoments,
     add_energies,
+    bias_gradients,
     norm_parameter_gradients,
 )
-from theory.mean_field.tied.attention import below_attention
-from theory.mean_field.tied.experts import below_experts
 from theory.mean_field.tied.loss import embedding_energy, sampled_output
-from theory.mean_field.tied.units import below_units
+from theory.mean_field.tied.units import below_network, below_units
 from theory.mean_field.tied.walk import held_words, norm_root, walk_down
 from theory.stack import Stack
+from theory.stack.weights import gain, inner_ratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,3 +221,214 @@ def tied_backward(
         embedding=embedding_energy(stack, tokens, inputs, forward.output, output, bottom, across.mT),
         energies=down.energies,
     )
+
+
+def below_attention(
+    stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
+    overlaps: Overlaps[Array],
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
+
+    The branch is softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights A.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
+        part: the gradient's coefficients on the output's tokens, (entries, samples, N, N).
+        inside: kernels of the sub-layer, (entries, 1, N, N).
+        overlaps: the part of the noise that norms above removed.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
+    ratio, energies = inner_ratio(stack), SquaredNorms()
+    if stack.output_projection == "random":
+        whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
+        energies["WO"] = ratio * tokens.total(inside.made / size * whole)
+        energies |= bias_gradients(stack, tokens, WO=whole)
+        noise, part = size * whole, size / ratio * part
+    if inside.attended is None:
+        return _below_equal_weights(stack, tokens, energies, noise, part, inside.given)
+    patterns, kept = inside.attended
+    given, share, value_gain = inside.given, stack.key_width / stack.width, gain(stack, "WV")
+    values = value_gain * given[..., None, :, :]
+    of_heads = part[..., None, :, :]
+    back = kept.mT @ of_heads @ kept
+    # Heads that share values add up what they ask of them.
+    groups = back.reshape(*back.shape[:-3], stack.key_heads, -1, *back.shape[-2:]).sum(-3)
+    below = (kept.mT @ noise[..., None, :, :] @ kept).mean(-3) + share * (groups @ values @ groups.mT).sum(-3)
+    energies["WV"] = tokens.total(given * below)
+    energies |= bias_gradients(stack, tokens, WV=below)
+    noise_below, part_below = value_gain * below, value_gain * share * groups.sum(-3)
+    if not stack.query_key_scale:
+        return noise_below, part_below, energies
+    mixed = kept @ values
+    certain = kept * (of_heads @ mixed) * (share * stack.width**0.5)
+    certain = certain - patterns.weights * certain.sum(-1, keepdims=True)
+    certain = certain if patterns.slopes is None else certain * patterns.slopes
+    head = noise[..., None, :, :] / stack.heads + share * of_heads @ (mixed @ kept.mT) @ of_heads.mT
+    certain_energies, fresh, along = _along_queries(stack, tokens, given, patterns, certain)
+    layouts, kernels = (tokens, tokens), (given, given)
+    query_energies, *of_queries = query_path(stack, "W", layouts, kernels, patterns, kept, head, overlaps)
+    energies |= {role: query_energies[role] + energy for role, energy in certain_energies.items()}
+    return noise_below + fresh + sum(of_queries), part_below + along, energies
+
+
+def _below_equal_weights(
+    stack: Stack, tokens: KernelLayout[Array], energies: SquaredNorms, noise: Array, part: Array, given: Array
+) -> tuple[Array, Array, SquaredNorms]:
+    """Propagate the gradient back through the values of heads that all have the same fixed attention weights.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        energies: squared gradient norms of the matrices above.
+        noise: kernel of the gradient's noise at the attended values.
+        part: its coefficients on the attended values.
+        given: kernel of the branch's input.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
+    pattern, n = attention_pattern(stack), given.shape[-1]
+    pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
+    value_gain, group = gain(stack, "WV"), stack.heads / stack.key_heads
+    back = inner_ratio(stack) * pattern.T @ part @ pattern
+    below = pattern.T @ noise @ pattern + (group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT))
+    return (
+        value_gain * below,
+        value_gain * back,
+        energies | {"WV": tokens.total(given * below)} | bias_gradients(stack, tokens, WV=below),
+    )
+
+
+def _along_queries(
+    stack: Stack, tokens: KernelLayout[Array], given: Array, patterns: Patterns, certain: Array
+) -> tuple[SquaredNorms, Array, Array]:
+    """Return the effect of a fixed gradient at the logits: squared norms of W^Q and W^K, noise, and coefficients.
+
+    Heads that share keys have fixed gradients of the same keys, which add up.
+    """
+    gradients, products = _at_queries_and_keys(stack, patterns, certain)
+    shared = gradients[1].reshape(*gradients[1].shape[:-3], stack.key_heads, -1, *gradients[1].shape[-2:]).sum(-3)
+    # Gradients are those of s z, with z the coordinates: the logits' scale without the matrix's own.
+    sizes, scale = (gain(stack, "WQ"), gain(stack, "WK")), bare_logit_scale(stack) ** 2
+    of_both = [scale * other * g @ g.mT for g, other in zip((gradients[0], shared), reversed(sizes), strict=True)]
+    queries, keys = (kernel.sum(-3) for kernel in of_both)
+    noise = sizes[0] * queries + sizes[1] * keys
+    # Tokens that are equal, or nearly, have no inverse.
+    inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
+    along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
+    energies: SquaredNorms = {"WQ": tokens.total(given * queries), "WK": tokens.total(given * keys)}
+    return energies | bias_gradients(stack, tokens, WQ=queries, WK=keys), noise, along
+
+
+def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:
+    """Return fixed gradients at the coordinates z of queries and of keys, and the sum of their products with these.
+
+    Args:
+        stack: the network.
+        patterns: the attention samples.
+        certain: the fixed gradient ∂a at the logits.
+
+    Returns:
+        Σ_j ∂a_ij z_j and Σ_i ∂a_ij z_i, below norms, for every head; and products with z_l, (..., heads, N, N).
+    """
+    assert patterns.coordinates is not None, "there are queries"
+    asking, asked = patterns.coordinates
+    every = rows = asking, np.repeat(asked, asking.shape[-3] // asked.shape[-3], axis=-3)
+    if patterns.sizes is not None:
+        rows = rows[0] / patterns.sizes[0][..., None], rows[1] / patterns.sizes[1][..., None]
+    first, second = [rotated(stack, side) for side in rows] if stack.rotary else rows
+    gradients = [certain @ second, certain.mT @ first]
+    if stack.rotary:
+        gradients = [rotated(stack, gradient, -1) for gradient in gradients]
+    if patterns.sizes is not None:
+        sides = zip(("WQ", "WK"), gradients, rows, patterns.sizes, strict=True)
+        gradients = [_below_norm(stack, *side) for side in sides]
+    products = [_dot(gradient, side) for gradient, side in zip(gradients, every, strict=True)]
+    return (gradients[0], gradients[1]), products[0] + products[1]
+
+
+def _dot(left: Array, other: Array) -> Array:
+    """Return the products of rows of coordinates in one basis; longer rows are cut to the length of the others."""
+    axes = min(left.shape[-1], other.shape[-1])
+    return np.asarray(left[..., :axes] @ other[..., :axes].mT)
+
+
+def _below_norm(stack: Stack, role: str, gradient: Array, normed: Array, sizes: Array) -> Array:
+    """Return the gradient below the norm of queries or keys, which removes the component along their own direction.
+
+    Args:
+        stack: the network.
+        role: "WQ" or "WK".
+        gradient: gradient above the norm.
+        normed: queries or keys after the norm.
+        sizes: divisors of the norm.
+    """
+    along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * gain(stack, role) / stack.key_width
+    if stack.query_key_norm == "all":
+        along = along.mean(-3, keepdims=True)
+    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, max(normed.shape[-1] - gradient.shape[-1], 0))])
+    taken[..., : normed.shape[-1]] -= along * normed
+    return np.asarray(taken / sizes[..., None])
+
+
+def below_experts(
+    stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
+    overlaps: Overlaps[Array], generator: np.random.Generator,
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """Propagate the gradient back through experts, including the gradient's part along the branch's output.
+
+    The branch is Σ_e p_ie F_e(u_i), and a shared expert.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
+        part: the gradient's coefficients on the output's tokens, (entries, samples, N, N).
+        inside: kernels of the sub-layer, (entries, 1, N, N).
+        overlaps: the part of the noise that norms above removed.
+        generator: random generator of the Gaussian samples.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
+    whole, energies = noise + part @ inside.made @ part.mT, SquaredNorms()
+    below, along = np.zeros_like(whole), np.zeros_like(part)
+    for routed in inside.attended:
+        weights, kernels = routed.route.weights, (inside.given, routed.output)
+        parts = [
+            weights[..., :, e, None] * part * weights[..., None, :, e]
+            for e in range(weights.shape[-1])
+            if weights[..., e].any()
+        ]
+        to_tokens, known, of_units = below_network(
+            stack, tokens, routed.route.overlap * whole, parts, kernels, generator, routed.kind
+        )
+        below, along, energies = below + to_tokens, along + known, energies | of_units
+        if (logits := routed.logits) is not None:
+            to_tokens, known, of_router = _below_router(
+                stack, tokens, whole, part, (routed, logits), inside.given, overlaps
+            )
+            below, along, energies = below + to_tokens, along + known, energies | of_router
+    return below, along, energies
+
+
+def _below_router(
+    stack: Stack, tokens: KernelLayout[Array], whole: Array, part: Array, of: tuple[Routed, Array], given: Array,
+    overlaps: Overlaps[Array],
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """Propagate the gradient back through the router of experts.
+
+    The results are noise and coefficients at the tokens, and E‖∂L/∂W^R‖²/d.
+    """
+    routed, logits = of
+    route, role, root = routed.route, routed.kind + "R", stack.width**0.5
+    certain = root * (part * routed.output) @ route.weights
+    at_logits = route.slopes * certain - route.shares * (route.weights * certain).sum(-1, keepdims=True)
+    kernel = at_logits @ at_logits.mT + route.at_logits(routed.output, whole, overlaps)
+    # Tokens that are equal, or nearly, have no inverse.
+    along = at_logits @ logits.mT @ np.linalg.pinv(given, rcond=1e-10, hermitian=True) / root
+    return gain(stack, role) * kernel, along, {role: tokens.positive_total(given * kernel)}
