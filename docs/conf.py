@@ -87,7 +87,7 @@ html_math_renderer = "mathml"
 pygments_style = "default"
 pygments_dark_style = "native"
 
-# The order of the pages in the sidebar; tests/docs/test_site.py holds every page to it except the technical report.
+# The order of the pages in the sidebar; tests/docs/test_docs.py holds every page to it except the technical report.
 suppress_warnings = ["toc.not_included"]
 CONTENTS = {
     "Start": ["docs/faq", "docs/gallery/index"],

@@ -1,18 +1,24 @@
 """Modules built as other people build them: healthy ones raise no alarm, and a fault in one of them is named."""
 
 import importlib
+import sys
 from collections import OrderedDict
 from functools import partial
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from checks.models.judge import judged_module, probe
+from checks.models.alarm import Alarm
+from checks.models.health import layer_kinds
+from checks.models.judge import drawn_alike, judged_module, probe
 from simulate.modules.layers import layer_lists
 from simulate.modules.mixing import blocks, dependences
+from tests.helpers.public_faults import KINDS
+from tests.helpers.single_modules import OF_TRANSFORMERS
 from theory import Stack
 
 WORDS, WIDTH = 32, 24
@@ -321,3 +327,83 @@ def test_a_batch_of_another_number_of_sequences_than_the_stack_s_is_refused():
     factory.stack = lambda width, depth: Stack(placement="pre", width=width, depth=depth, tokens=12, vocab=WORDS)
     with pytest.raises(ValueError, match="the batch has 2 sequences of 12 tokens, got sequences=1 and tokens=12"):
         probe(factory, widths=[WIDTH], depths=[3], seeds=2)
+
+
+ELSEWHERE = {
+    "q.k without 1/sqrt(d_k), all layers", "softmax over queries, all layers", "no mask, next word",
+    "heads for positions, labels at random", "the other triangle, labels at random", "epsilon of 1, one layer",
+    "norms times their input", "every matrix from one seed", "rows that repeat, all layers", "q.k times sqrt(d_k)",
+    "q.k over sqrt(d)", "no mask, labels at random", "output matrix of N(0, 1)",
+    "biases of attention that nobody wrote", "norms that are not called",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ELSEWHERE])
+def test_public_kinds_are_answered(kind):
+    """By what is said to be right; and healthy counterparts are silent."""
+    one, torch_alone = KINDS[kind], [name for name in KINDS[kind].families if name not in OF_TRANSFORMERS]
+    torch.manual_seed(13)
+    answer = one.answers(judged_module(*one.plant(torch_alone[1], 2, 32, 3)), 2)
+    assert any(answer[by] for by in one.asked) if one.asked else not answer["other"]
+
+
+LAYERS = 4
+
+
+class Installed(nn.Linear):
+    def __init__(self, config):
+        super().__init__(2, 2)
+        self.config = config
+
+
+class Config(SimpleNamespace):
+    def __init__(self, init_range=0.02):
+        super().__init__(init_range=init_range)
+
+
+def excused(what, again, monkeypatch, *, layer=1, config=None):
+    monkeypatch.setattr(sys.modules[__name__], "__file__", "/site-packages/installed.py")
+    rounds, alarm = iter(again), Alarm("h", layer, "norm", what)
+    module = Installed(config or Config())
+    return drawn_alike(module, [alarm], {"h": LAYERS}, lambda *_: [Alarm("h", *next(rounds))], 0) == [alarm]
+
+
+EPSILON = "the epsilon of attn.norm divides its output's mean square by 2.4, as if all inputs had the mean square 7e-6"
+
+
+@pytest.mark.parametrize(
+    ("layer", "marked", "again", "is_excused"),
+    [
+        (1, " [layers 1, 2]", [(1, " [layers 1, 3]"), (2, ""), (2, ""), (2, "")], True),
+        (0, " [all layers]", [(1, " [layers 1, 2, 3]"), (1, ""), (1, ""), (1, "")], False),
+        (2, "", [(1, "")] * 4, False),
+    ],
+)
+def test_layers_of_several_draws_count_together(layer, marked, again, is_excused, monkeypatch):
+    raised = [(number, "norm", EPSILON.replace("7e-6", "8.1e-06 to 9e-06") + more) for number, more in again]
+    assert excused(EPSILON + marked, raised, monkeypatch, layer=layer) == is_excused
+
+
+def test_other_names_and_draws_of_the_user_are_not_excused(monkeypatch):
+    same = [(1, "norm", EPSILON)] * 4
+    assert excused(EPSILON, same, monkeypatch)
+    assert not excused(EPSILON.replace("attn", "mlp"), same, monkeypatch)
+    assert not excused(EPSILON, same, monkeypatch, config=Config(1.0))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_installed_norm_that_is_told_to_scale_alone_is_code(own, monkeypatch):
+    what = "bn2 does not normalize: its output grows as input^1, and a norm's output as input^0"
+    module, alarm = Installed(None), Alarm("h", 1, "norm", what)
+    monkeypatch.setattr(sys.modules[__name__], "__file__", "/site-packages/installed.py")
+    if own:
+        module.inner = nn.Linear(2, 2)
+        module.inner.forward = module.inner.forward
+    assert drawn_alike(module, [alarm], {"h": LAYERS}, None, 0) == [alarm] * (not own)
+
+
+@pytest.mark.parametrize(("gated", "kinds"), [((1, 3), 2), ((1, 2, 3), 1)])
+def test_parameters_of_at_most_half_of_the_layers_are_a_kind(gated, kinds):
+    rows = [(k, name, "weight") for k in (1, 2, 3, 4) for name in ("up", "gate") if name == "up" or k in gated]
+    frame = pd.DataFrame(rows, columns=["layer", "parameter", "quantity"])
+    assert len(set(layer_kinds(frame, [1, 2, 3, 4], {}))) == kinds

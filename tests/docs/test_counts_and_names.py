@@ -1,15 +1,18 @@
-"""Counts that pages print are the code's, and paths and dotted names in backticks are there."""
+"""Counts and names that pages print are the code's, and the habits of CONTRIBUTING.md become rarer."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from checks.experiment import verify_cells
+from tests.helpers.prose_counts import KINDS, TABLE, all_counts, counts
 from tests.test_architecture import MAY_IMPORT
 from theory import Stack
 from theory.stack.placements import COMPOSITIONS
+from tools.commit_subjects import wrong
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "GALLERY_HEADER.rst"]
@@ -87,3 +90,31 @@ def test_what_is_not_there_is_seen():
     there = "`theory/coverage` `theory.predict` `gb.predict(stack)` `gradbounds/commands/WORD.py` `runs/x.json` `d/dx`"
     gone = "`theory/coverage.py` `theory.mean_field.nothing` `gb.predictions` `gradbounds/words/WORD.py` `a/b.py`"
     assert set(filter(absent, in_backticks(f"{there} {gone}"))) == in_backticks(gone)
+
+
+def test_no_page_and_no_folder_gets_worse():
+    most = json.loads(TABLE.read_text(encoding="utf-8"))
+    more = {
+        f"{name}: {kind}": f"{number}, at most {most.get(name, {}).get(kind, 0)}"
+        for name, each in all_counts().items()
+        for kind, number in each.items()
+        if number > most.get(name, {}).get(kind, 0)
+    }
+    assert not more, "CONTRIBUTING.md has the rules; python -m tests.helpers.prose_counts lowers the table"
+
+
+def test_each_habit_is_seen():
+    text = (
+        "Of ReLU all are 1. It stands beside what the head returns, behind a norm, unasked, in the place of one.\n"
+        f"That is no fault.\n\n- {'word ' * 31}\n"
+    )
+    assert set(counts(text).values()) == {1}
+    assert len(counts(text)) == len(KINDS) + 1
+    assert not counts("```\nbeside\n```\n| beside |\n# beside\n$beside$ `beside`").total()
+
+
+def test_commit_subjects():
+    assert not any(
+        map(wrong, ["docs: rewrite the manual", "theory/paper, checks: name the step", "probe: `x` is read"])
+    )
+    assert all(map(wrong, ["Rewrite the manual", "docs: " + "x" * 67, "docs: Rewrite", "docs:rewrite"]))

@@ -20,7 +20,9 @@ from checks.theory_and_samples import comparison
 from figures.concentration import concentration
 from figures.layer_profile import layer_profile
 from figures.proof_chain import proof_slack
+from figures.published import published, published_panels
 from figures.scaling import local_exponents, scaling
+from gradbounds.cli import main
 from gradbounds.figure_files import save
 from simulate import sample
 from studies.mean_hessian.figure import mean_hessian
@@ -256,3 +258,15 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
     assert not figure.legends, "a legend of the whole figure would be the caller's to place"
     with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 1, got 3"):
         layer_profile(table, axes=axes)
+
+
+@pytest.mark.parametrize("source", ["completep", "transformers_get_stable"])
+def test_points_are_drawn_over_theory(source):
+    assert len(published(source).axes) == len(published_panels(source))
+
+
+def test_a_figure_says_its_seconds_and_a_claim_without_points_has_one_line(tmp_path, capsys):
+    assert main(["claims", "TS1", "--figure", str(tmp_path / "a.png"), "--json"]) == 0
+    assert "published points: about 1." in capsys.readouterr().err
+    assert main(["claims", "KE2", "--figure", str(tmp_path / "a.png")]) == 2
+    assert "figure requires" in capsys.readouterr().err
