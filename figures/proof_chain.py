@@ -31,7 +31,7 @@ def proof_slack(table: pd.DataFrame) -> Figure:
     Factors are ratios of root mean squares over draws. Their standard errors are below 1% and are not drawn.
 
     Args:
-        table: a table from `checks.stacks.proof_chain.chain_table`.
+        table: a table from `checks.stacks.theorem1.chain_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():

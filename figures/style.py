@@ -75,9 +75,7 @@ def ordered(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def panels(
-    count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
-) -> tuple[Figure, list[Axes]]:
+def panels(count: int, *, share_y: bool = True, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
     """Create a new figure with a row of panels, or return the given axes with their figure.
 
     Four panels are in two rows.
@@ -94,7 +92,7 @@ def panels(
     rows = 2 if count == 4 else 1
     wide = 3.5 if count / rows <= 2 else 3.0
     figure = Figure(figsize=(wide * count / rows, 3.1 * rows), layout="constrained", dpi=160)
-    return figure, list(figure.subplots(rows, count // rows, sharex=share_x, sharey=share_y, squeeze=False).flat)
+    return figure, list(figure.subplots(rows, count // rows, sharey=share_y, squeeze=False).flat)
 
 
 def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None = None) -> None:
@@ -142,19 +140,14 @@ def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None
         )  # fmt: skip
 
 
-def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
-    """Draw one legend for all panels below them, or a legend inside the first given axis.
-
-    The latter lists only that axis.
+def legend_below(figure: Figure, columns: int = 3, title: str = "") -> None:
+    """Draw one legend for all panels below them.
 
     Curves that differ between panels only in the placement's color are listed in grey.
 
     Raises:
         ValueError: curves with one label look different in two panels, so one legend cannot describe them.
     """
-    if axes is not None:
-        axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
-        return
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

@@ -7,8 +7,8 @@ import gzip
 import json
 
 from gradbounds import __version__
+from gradbounds.explore.page import FILE
 from gradbounds.explore.precomputed import answers
-from gradbounds.explore.prepared import FILE
 from simulate.runs.files import write_whole
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ python -m tools.site_page FILE
 import sys
 from pathlib import Path
 
-from gradbounds.explore.page import page
-from gradbounds.explore.prepared import prepared
+from gradbounds.explore.page import page, prepared
 from simulate.runs.files import write_whole
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ import numpy as np
 
 from checks.fits import LEAST_POINTS, PowerLaw, model_choice, power_law
 from checks.series import Against
-from checks.stacks.proof_chain import RECORDED, factor_exponents
-from checks.stacks.theorem1 import Array, LastLayer, last_layers
+from checks.stacks.theorem1 import RECORDED, Array, LastLayer, factor_exponents, last_layers
 from checks.statistics import CHANCE, Agreement, estimate, scalar_agreement
 from checks.theory_and_samples import prediction_of
 from checks.trust import output_correction

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 
 from checks.stacks.exponents import depth_exponent, first_layer_exponent, looseness_exponent, width_exponent
-from checks.stacks.jacobians import branch_jacobians, norm_jacobians
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.stacks.own_claims import own_verdicts
 from checks.stacks.profiles import post_profile, pre_profile
-from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5, proposition1
-from checks.stacks.proof_chain import chain_kept
+from checks.stacks.proof import (
+    branch_jacobians,
+    definition1,
+    largest_entries,
+    lemma4,
+    lemma5,
+    norm_jacobians,
+    proposition1,
+)
 from checks.stacks.relaxations import layer_growth, relaxation_rows
-from checks.stacks.theorem1 import bound_kept
+from checks.stacks.theorem1 import bound_kept, chain_kept
 from checks.theory_and_samples import checked_cells, prediction_of
 from checks.verdict import Verdict
 from simulate import Samples

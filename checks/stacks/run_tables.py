@@ -7,8 +7,7 @@ import pandas as pd
 
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.profiles import profile_cells
-from checks.stacks.proof_chain import chain_table
-from checks.stacks.theorem1 import last_layer_table
+from checks.stacks.theorem1 import chain_table, last_layer_table
 from checks.statistics import share
 from checks.theory_and_samples import cell_fields, comparison
 from simulate import Samples

@@ -1,13 +1,17 @@
-"""The interactive page as one HTML text that contains its styles, scripts and data."""
+"""The interactive page as one HTML text with its styles and scripts, and the data that ship with the package."""
 
 import base64
+import gzip
 import hashlib
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from html import escape
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,6 @@ from typing import Any
 from figures.looks import looks
 from gradbounds import __version__
 from gradbounds.explore.answers import MOST_COMPARED
-from gradbounds.explore.prepared import one_text, prepared, public_runs
 from gradbounds.grid import said
 from theory.configurations.configuration_file import PUBLISHED
 from theory.configurations.training_codes import NAMES
@@ -132,3 +135,43 @@ def _groups() -> Iterator[dict[str, Any]]:
             for each in fields(group)
         ]
         yield {"name": group.__name__, "about": (group.__doc__ or "").splitlines()[0], "fields": controls}
+
+
+FILE = Path(__file__).parent / "static" / "prepared.json.gz"
+"""The answers that `python -m tools.prepared_answers` wrote."""
+
+_NONE: Mapping[str, Any] = {"about": "nothing: its answers are of another version. ", "given": {}}
+
+
+@cache
+def prepared() -> Mapping[str, Any]:
+    """Return the answers that ship with the package, or none if another version of the package computed them."""
+    kept = json.loads(gzip.decompress(FILE.read_bytes()))
+    return kept if kept.pop("version") == __version__ else _NONE
+
+
+def public_runs() -> Iterator[dict[str, Any]]:
+    """Yield the printed first line of each public training log, and the page's question about its network.
+
+    Yields:
+        name, source, date, note, loss (the mean of its logs), norm (None where none was printed), and `question`, which
+        `Question.read` reads, with every value as text.
+    """
+    for run in tomllib.loads(files("checks").joinpath("data/public_runs.toml").read_text(encoding="utf-8"))["run"]:
+        if run["text"] == "mock" or "fields" in run or not ("like" in run or "config" in run):
+            continue
+        question = {name: run[name] for name in ("like", "config") if name in run} | {
+            "drawn_by": run["drawn_by"],
+            "batch": str(run["batch"]),
+        } | ({"zipf": run["text"]} if run["text"] == "mock_digits" else {}) | {
+            "fields": {
+                "tokens": str(run["tokens"]), "vocab": str(run["vocab"][0]), "embeddings": run["embeddings"],
+            },
+        }  # fmt: skip
+        printed = {name: run[name] for name in ("name", "source", "date", "note")}
+        yield printed | {"loss": run["loss"][1], "norm": run.get("norm"), "question": question}
+
+
+def one_text(config: Any) -> str:
+    """Return a model's configuration as JSON text for the interactive page."""
+    return json.dumps(config, separators=(",", ":"))

@@ -18,8 +18,7 @@ import numpy as np
 from checks.results import rounded
 from gradbounds.budget import each_once
 from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer, short
-from gradbounds.explore.page import START
-from gradbounds.explore.prepared import one_text, public_runs
+from gradbounds.explore.page import START, one_text, public_runs
 from gradbounds.grid import FIELDS, said
 from gradbounds.json_output import json_text
 from gradbounds.progress import counted, quietly

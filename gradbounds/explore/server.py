@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer, short
-from gradbounds.explore.page import page
-from gradbounds.explore.prepared import prepared
+from gradbounds.explore.page import page, prepared
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn
 from gradbounds.json_output import json_text

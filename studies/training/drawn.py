@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.curvature.polar import polar_factor
+from simulate.curvature.first_step import polar_factor
 from simulate.network.engines import inner, taken
 from studies.training.optimizers import EPSILON, SECOND, Optimizer
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.curvature.polar import polar_factor
+from simulate.curvature.first_step import polar_factor
 from simulate.network.engines import inner, taken
 from simulate.network.random_streams import RandomStreams
 from studies.training.optimizers import Optimizer

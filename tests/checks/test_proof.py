@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from checks.results import Results
-from checks.stacks import jacobians, proof
+from checks.stacks import proof
 from checks.statistics import exceeds, share
 from simulate import Samples, sample
 from theory import CLAIMS, Stack
@@ -47,11 +47,11 @@ def test_proposition1(monkeypatch):
 
 def test_jacobians(monkeypatch):
     """Of appendix F's single factors; one without its norm's mean, and a branch twice as strong, are seen."""
-    (norm,), (branch,) = jacobians.norm_jacobians(), jacobians.branch_jacobians()
+    (norm,), (branch,) = proof.norm_jacobians(), proof.branch_jacobians()
     assert (norm.verdict, norm.agreement, branch.verdict, branch.agreement) == ("holds", "agrees", "holds", "agrees")
-    monkeypatch.setattr(jacobians, "post_jacobian_size", lambda _: 1.0)
-    monkeypatch.setattr(jacobians, "pre_eigenvalue_radius", lambda layer: 2 * (1 + 1.5 * layer) ** -0.5)
-    (norm,), (branch,) = jacobians.norm_jacobians.__wrapped__(), jacobians.branch_jacobians.__wrapped__()
+    monkeypatch.setattr(proof, "post_jacobian_size", lambda _: 1.0)
+    monkeypatch.setattr(proof, "pre_eigenvalue_radius", lambda layer: 2 * (1 + 1.5 * layer) ** -0.5)
+    (norm,), (branch,) = proof.norm_jacobians.__wrapped__(), proof.branch_jacobians.__wrapped__()
     assert (norm.agreement, branch.agreement) == ("differs", "differs")
 
 

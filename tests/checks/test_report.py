@@ -1,4 +1,4 @@
-"""The committed verdicts: rendered again, sampled again, and compared with what is new."""
+"""Committed verdicts: rendered again, sampled again, compared with what is new, and lines of `paper_checks.md`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from checks.results import COMMITTED, Results, changed_verdicts, committed_resul
 from checks.stacks.judge import verdicts
 from checks.stacks.run_tables import RUN_TABLES
 from checks.theory_and_samples import comparison
-from checks.verdict import DECIDING, Subject
+from checks.verdict import DECIDING, Setting, Subject, Verdict, sentence
 from figures.registry import run_figure, run_figures
 from simulate import sample
 from theory import CLAIMS, Stack
@@ -213,3 +213,55 @@ def test_counts_in_words():
     assert agreement_lines(table, "all layers") == [first, f"     not judged, 1 number: {why}"]
     assert len(agreement_lines(table[:3], "all layers")) == 1
     assert agreement_lines(table[3:4], "all layers")[1].startswith("No number is judged.")
+
+
+HOLDS = Verdict(
+    claim="T1", subject=Subject(placement="post", quantity="bound"), verdict="holds", claimed=sentence("at least 1"),
+    predicted=2.0, measured=2.5, interval=(2.0, 3.0), agreement="agrees",
+    setting=Setting(ranges=(("d", 64, 512), ("L", 6, 6))), note=sentence("a ratio"),
+)  # fmt: skip
+PRE = Subject(placement="pre", quantity="bound")
+
+
+def written(*verdicts):
+    return paper_page.page([Results("a command", list(verdicts), [])])
+
+
+def line(text, start):
+    (found,) = [line for line in text.splitlines() if line.startswith(start)]
+    return found
+
+
+@pytest.mark.quick
+def test_the_worst_word_decides_and_all_are_counted():
+    fails = replace(HOLDS, verdict="fails", subject=PRE, measured=0.5, interval=(0.4, 0.6))
+    text = written(HOLDS, fails, replace(HOLDS, verdict="undecided"), replace(HOLDS, claim="F1"))
+    said = line(text, "| T1 |")
+    assert "**fails** in 1, **holds** in 1, **undecided** in 1 of 3 rows" in said
+    assert "| bound over norm (Pre-LN, bound): 0.5 [0.4, 0.6]; claimed at least 1 |" in said
+    assert line(text, "- **fails**") == "- **fails**: T1"
+    assert line(text, "- **holds**") == "- **holds**: F1"
+    loose = written(*(replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)))
+    assert "**holds, loose** by x3 to x20" in line(loose, "| T1 |")
+    assert "by x3 to x20." in " ".join(loose.split())
+
+
+def test_another_size_gives_no_verdict_on_the_experiment():
+    """Its size is printed after every word, and it has a list of its own."""
+    small = replace(HOLDS, claim="W1", verdict="fails", size="d = 64")
+    own = replace(HOLDS, claim="F1", verdict="fails")
+    text = written(own, small, replace(small, verdict="holds"), replace(small, claim="W6", verdict="holds"))
+    first, second = text.partition("## The claims")[0].split("tested at d = 64, which")
+    assert "- **fails**: F1\n" in first
+    assert "W1" not in first
+    assert "- **mixed**: W1\n- **holds**: W6\n" in second
+    assert "**fails** in 1, **holds** in 1 of 2 rows at d = 64 |" in line(text, "| W1 |")
+    assert "| **fails**; **fails** at d = 64 |" in line(written(own, replace(own, size="d = 64")), "| F1 |")
+
+
+def test_dropped_assumptions_and_untested_claims():
+    """A row without an assumption of the paper is no verdict on it; no number is printed as NaN."""
+    text = written(HOLDS, replace(HOLDS, verdict="fails", relaxed="without cross-attention"))
+    assert "**fails**" not in text
+    assert line(text, "| L1 |").endswith("| **not tested here** | - |")
+    assert "nan" not in paper_page.page(committed_results())

@@ -13,12 +13,11 @@ from checks.results import rounded
 from gradbounds import progress
 from gradbounds.budget import each_once
 from gradbounds.cli import main
-from gradbounds.explore import answers as explore_answers, page as explore_page, precomputed, prepared
+from gradbounds.explore import answers as explore_answers, page as explore_page, precomputed
 from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.lectures import NAMES
-from gradbounds.explore.page import page
+from gradbounds.explore.page import page, prepared, public_runs
 from gradbounds.explore.precomputed import answers, name_of
-from gradbounds.explore.prepared import public_runs
 from gradbounds.explore.questions import Question
 from gradbounds.json_output import json_text
 from theory import Stack, predict
@@ -66,8 +65,8 @@ def test_numbers_of_a_file_are_those_of_theory(few):
 
 def test_answers_that_ship_are_those_of_theory(monkeypatch):
     """Three of them, all models and each stop of the tour; those of another version are not shown."""
-    given = prepared.prepared()["given"]
-    assert prepared.FILE.stat().st_size <= 1e6
+    given = prepared()["given"]
+    assert explore_page.FILE.stat().st_size <= 1e6
     for question in (
         {"fields": {}},
         {"fields": {"depth": "24", "ffn": "gated", "activation": "silu"}},
@@ -80,17 +79,17 @@ def test_answers_that_ship_are_those_of_theory(monkeypatch):
         assert kept.keys() == known.keys()
         assert all(kept[name] == pytest.approx(known[name], rel=1e-4, nan_ok=True) for name in known)
     assert all("series" in given[f"predict?like={model}"] for model in PUBLISHED)
-    for stop in json.loads(prepared.FILE.with_name("tour.json").read_text()):
+    for stop in json.loads(explore_page.FILE.with_name("tour.json").read_text()):
         assert stop["guesses"][stop["right"]]
         network = dict(parse_qsl(stop["address"]))
         for fields in (network, *([dict(parse_qsl(network.pop("pin")))] if "pin" in network else [])):
             fields.pop("name", None)
             assert "series" in given[precomputed.name_of("predict", {"fields": fields})]
     assert "Computing the first network" not in page()
-    monkeypatch.setattr(prepared, "__version__", "0")
-    prepared.prepared.cache_clear()
-    assert prepared.prepared()["given"] == {} and "Computing the first network" in page()
-    prepared.prepared.cache_clear()
+    monkeypatch.setattr(explore_page, "__version__", "0")
+    prepared.cache_clear()
+    assert prepared()["given"] == {} and "Computing the first network" in page()
+    prepared.cache_clear()
 
 
 def test_a_file_has_all_digits_of_the_line_of_a_log(few):

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from theory.coverage import holds_words, is_tied, require
-from theory.first_step.embeddings import table_shapes
+from theory.first_step.output_matrix import table_shapes
 from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 from theory.stack.weights import weight_shapes

@@ -38,10 +38,9 @@ import numpy as np
 
 from theory.coverage import has_experts, holds_words
 from theory.first_step.attention import FixedAttention, RandomAttention
-from theory.first_step.embeddings import Embeddings, table_shapes
 from theory.first_step.experts import Experts
 from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel
-from theory.first_step.output_matrix import WordSteps
+from theory.first_step.output_matrix import Embeddings, WordSteps, table_shapes
 from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_rule
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.tied_attention import TiedRandomAttention

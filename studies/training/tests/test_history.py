@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.polar import polar_factor
+from simulate.curvature.first_step import polar_factor
 from simulate.network.random_streams import RandomStreams
 from studies.training import history
 from studies.training.drawn import DrawnMap

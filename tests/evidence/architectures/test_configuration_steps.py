@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from checks.trust import MEASURED, Number
-from simulate.curvature.first_step import Direction, direction
-from simulate.curvature.polar import polar_factor
+from simulate.curvature.first_step import Direction, direction, polar_factor
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
 from tests.helpers.given_outputs import first_step_given

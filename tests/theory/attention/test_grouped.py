@@ -8,7 +8,7 @@ import pytest
 from theory import NoRuleError, Stack, predict
 from theory.configurations import PUBLISHED, stack_from_config
 from theory.first_step.noise_scale import noise_scale
-from theory.mean_field import averaged_units, experts as rules, prediction
+from theory.mean_field import experts as rules, overlap_variance, prediction
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.grouped_patterns import grouped_patterns
 from theory.mean_field.group_members import MEMBERS, MemberLayout
@@ -137,7 +137,7 @@ def test_how_products_of_tokens_vary(fields, monkeypatch):
     found = []
 
     def recorded(*arguments):
-        found.append(float(averaged_units.propagate_overlap_variance(*arguments).mean()))
+        found.append(float(overlap_variance.propagate_overlap_variance(*arguments).mean()))
         return np.array([found[-1]])
 
     monkeypatch.setitem(prediction.recursion.__globals__, "propagate_overlap_variance", recorded)

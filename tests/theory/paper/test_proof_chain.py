@@ -6,7 +6,7 @@ import sympy as sp
 from scipy import stats
 
 from checks.stacks.exponents import looseness_exponent
-from checks.stacks.proof_chain import chain_kept, chain_table, factor_exponents
+from checks.stacks.theorem1 import chain_kept, chain_table, factor_exponents
 from simulate import Samples, sample
 from theory import Stack, predict
 from theory.paper import layer_norm, lemmas, proof_chain as slack, theorem1
