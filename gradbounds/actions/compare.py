@@ -184,7 +184,7 @@ def _tables(
         lines += [
             *["", f"{' '.join(changes)}:"] * bool(lines),
             *verdict,
-            *["", head, ""] * (not lines),
+            *([""] if lines else ["", head, ""]),
             *table_lines(["", "before", " ".join(changes), "after / before"], rows),
             *(
                 line

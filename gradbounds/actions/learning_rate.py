@@ -141,7 +141,7 @@ def predict_rate(
         cost += quick_cost(stack, of_text, None)
     names = ", ".join(map(NAMES.__getitem__, optimizers))
     if plan:
-        what = f"loss after step 1 at {first:.3g}, critical rate, for {names}"
+        what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
         moves = batch_steps(stack, optimizers, batch, law, multiplier=times)
@@ -261,7 +261,7 @@ def _verdicts(
 def _evidence_lines(measured: str, scale: float | None) -> list[str]:
     """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
     far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (scale < LEAST_MEASURED)
-    return [*textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118), *far]
+    return [*textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:

@@ -75,9 +75,7 @@ class Predict(ModelFlags):
     all: Annotated[bool, optional("print every layer", None)] = False
     compare: Annotated[
         tuple[str, ...] | None,
-        optional(
-            "also predict changes, as depth=4,8; + between networks; alone, list tested ones", "[FIELD=VALUE ...]"
-        ),
+        optional("also predict changes: depth=4,8; + between networks; alone, list tested ones", "[FIELD=VALUE ...]"),
     ] = None
     draws: Annotated[int | None, optional("number of random networks to sample", "N", "none")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0

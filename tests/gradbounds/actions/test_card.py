@@ -430,11 +430,11 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkeypatch):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
-    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1,1e6")
+    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.05,0.1,1e6")
     path.write_text(json.dumps(PLAIN | {"n_positions": 24, "tie_word_embeddings": True, "initializer_range": 0.05}))
     model = ("--config", str(path), "--patterns", "4")
     found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
-    after, too_sure = found_here["compared"]
+    _, after, too_sure = found_here["compared"]
     batch = found(capsys, *model, "--embedding-scale", "0.1", "--batch", "64")
     assert [found_here["numbers"][name] for name in ("loss", "gradient norm")] == pytest.approx(
         [card["step_1"]["loss"], card["step_1"]["norm"]]
@@ -453,11 +453,12 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     monkeypatch.undo()
     said = capsys.readouterr().out
     assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after each change\n")
-    assert [re.split("  +", line)[4:7] for line in said.splitlines()[3:6]] == [
+    assert [re.split("  +", line)[4:7] for line in said.splitlines()[3:7]] == [
         [f"{each['numbers'].get(name, math.nan):.{digits}g}".replace("nan", "unknown") for name, digits in
          (("loss", 4), ("gradient norm", 3), ("cosine of two tokens, largest", 2))]
-        for each in (found_here, after, too_sure)
+        for each in (found_here, found_here, after, too_sure)
     ], "a row for each value"  # fmt: skip
+    assert "\n\nembedding_scale=0.05:\nNothing changes: the network without the change has this value.\n\n" in said
     assert re.search(r"\n  Extrapolated before the change: critical rates \(AdamW's: within [\d.]+x where", said)
     assert "the error of the critical rates" not in said, "which has a range"
     assert re.search(r"\n  gradient norm +[\d.]+ \+- [\d.]+ +unknown\n", said) or too_sure["unknown"] is None
