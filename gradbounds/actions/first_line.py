@@ -245,7 +245,8 @@ def times_of_repeats(stack: Stack, line: FirstLine, times: float) -> float:
 
 def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
     """Estimate how many times as likely two tokens are equal in a text with this norm; the norm grows with it."""
-    return float(max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0)) ** (1.0 / _power(stack, line.masked)))
+    times = max(0.0, 1.0 + ((norm / line.norm) ** 2 - 1.0) / (line.shared or 1.0))
+    return float(times ** (1.0 / _power(stack, line.masked)))
 
 
 def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tuple[str, str]:
