@@ -22,13 +22,13 @@ from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
-from theory.mean_field.averaged_units import averaged_units, propagate_overlap_variance
 from theory.mean_field.depth_mixing import MixedStream
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
+from theory.mean_field.overlap_variance import averaged_units, propagate_overlap_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
@@ -263,7 +263,7 @@ def _branch(
         tokens: layout of its tokens.
         memory: the encoder's output; None without an encoder.
         generator: random generator of attention samples and experts.
-        variance: ρ of `propagate_overlap_variance` for groups of tokens; None for all tokens.
+        variance: ρ of `overlap_variance` for groups of tokens; None for all tokens.
         of_words: relative variance of token products over texts; 0 without a law of text.
     """
     stack = step.stack

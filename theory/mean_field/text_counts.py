@@ -9,7 +9,7 @@ every pair:
 Where ids clump, as names do in code, τ and ω are the first two covariances of `TextLaw.clumping`.
 
 The standard deviation is 0.18 κ for Zipf's law on 512 words and 128 tokens, so that E Q_ij² is more than (E Q_ij)².
-Linear maps leave products at their mean; MLPs with Q_ij F(Q_ij) do not (`averaged_units.py`).
+Linear maps leave products at their mean; MLPs with Q_ij F(Q_ij) do not (`overlap_variance.py`).
 
 Weights follow the words up the stream. They describe the change of x_i·x_j/d, which is a sum over pairs of tokens of
 weights u_ik u_jl. A branch of attention turns them into A u, and adds √w A for the words themselves, where w is the

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from theory import NoRuleError, Stack, predict
-from theory.mean_field import averaged_units, prediction
+from theory.mean_field import overlap_variance, prediction
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.grouped_patterns import grouped_patterns
 from theory.mean_field.sequence_blocks import mean_sandwich
@@ -127,7 +127,7 @@ def test_how_products_of_tokens_vary(fields, monkeypatch):
     found = []
 
     def recorded(*arguments):
-        found.append(float(averaged_units.propagate_overlap_variance(*arguments).mean()))
+        found.append(float(overlap_variance.propagate_overlap_variance(*arguments).mean()))
         return np.array([found[-1]])
 
     monkeypatch.setitem(prediction.recursion.__globals__, "propagate_overlap_variance", recorded)
