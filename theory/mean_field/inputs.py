@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,8 +289,8 @@ def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Ke
         tokens: layout of the tokens.
         kernel: K, gradient kernel of the positions' own losses.
     """
-    if isinstance(tokens, TextLayout):
-        kernel = tokens.of_counted(kernel)
+    if tokens.is_text:
+        kernel = cast(Any, tokens).of_counted(kernel)
     counted, count, rows = loss_positions(stack), loss_count(stack), stack.rows
     if stack.loss_share == 1.0:
         return kernel if counted.all() else kernel * np.outer(counted, counted)

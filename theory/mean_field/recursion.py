@@ -263,7 +263,7 @@ def _branch(
         tokens: layout of its tokens.
         memory: the encoder's output; None without an encoder.
         generator: random generator of attention samples and experts.
-        variance: ρ of `propagate_overlap_variance` for groups of tokens; None for all tokens.
+        variance: ρ of `overlap_variance` for groups of tokens; None for all tokens.
         of_words: relative variance of token products over texts; 0 without a law of text.
     """
     stack = step.stack

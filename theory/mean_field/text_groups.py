@@ -204,6 +204,11 @@ class TextLayout(GroupLayout):
     def of_counted(self, kernel: Array) -> Array:
         """Multiply a kernel by the probability that both positions count, divided by its square for one position.
 
+        Let s be the share of counted positions. Two positions have equal ids with the probability κ, and two counted
+        ones with κ_c. The factor is κ_c/κ for equal ids, (1 − κ_c)/(1 − κ) for different ids, and 1/s for a position
+        itself. Kernels differ only by whether ids are equal, and squared norms are linear in the gradient kernel.
+        Therefore the mean over the choice of positions suffices.
+
         Args:
             kernel: gradient kernel of the positions' own losses, (..., 2 R, 2 R).
         """

@@ -66,7 +66,7 @@ class GroupedAttention:
 
     Attributes:
         stack: the network.
-        variance: ρ of `propagate_overlap_variance`, (batch,) or (1,).
+        variance: ρ of `overlap_variance`, (batch,) or (1,).
         generator: random generator of the attention samples.
         layer: number l of the layer.
         unlike: standard deviation of the products x_j·x_l/d of different tokens of a group, (batch, r), or None.
