@@ -278,7 +278,10 @@ def _rows(
         *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
         *_head(stack, notes, _named(of.like or model_type(notes) or "", given, of) if of.is_model else ""),
         *_drawn(given, of, stack, notes, table),
-        *(_one_sequence(stack, table, has_loss=not shares_ends(notes)) if first is None else _run_lines(first, stack, table, longest, notes)),
+        *(
+            _one_sequence(stack, table, has_loss=not shares_ends(notes)) if first is None
+            else _run_lines(first, stack, table, longest, notes)
+        ),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
@@ -511,7 +514,10 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     return [
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
-        *([card_row("loss", LOSS_OF_UNTIED * (not has_loss) + f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
+        *(
+            [card_row("loss", LOSS_OF_UNTIED * (not has_loss) + f"{loss_of(table):.4g}")]
+            if "loss" in table["quantity"] else []
+        ),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
     ]  # fmt: skip

@@ -259,7 +259,7 @@ def _verdicts(
 
 
 def _evidence_lines(measured: str, scale: float | None) -> list[str]:
-    """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
+    # States the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`.
     lines = textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118)
     if scale is None:
         return [*lines, _UNSCALED]
@@ -277,7 +277,7 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) 
 
 
 def _muon_lines(stack: Stack) -> list[str]:
-    """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
+    # States the measured errors of Muon's numbers for the placement, and which matrices it changes.
     return [*textwrap.wrap(_MUON.get(stack.placement, ""), 118), _ALL_MATRICES]
 
 
