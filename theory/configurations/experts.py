@@ -68,8 +68,8 @@ def _dense_layers(r: Reading, depth: int) -> int:
     ):
         raise ValueError(f"mlp_only_layers must be a list of layer indices from 0 to {depth - 1}, got {listed!r}.")
     first, last = max(given["first_k_dense_replace"], given["moe_layer_start_index"]), given["moe_layer_end_index"]
-    every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
     others = {*(listed or []), *range(first), *(range(last + 1, depth) if last >= 0 else [])}
+    every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
     if kinds is None:
         kinds = ["dense" if layer in others or (layer + 1) % every else "sparse" for layer in range(depth)]
     if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in ("dense", "sparse") for kind in kinds):
