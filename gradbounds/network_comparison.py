@@ -19,11 +19,13 @@ from gradbounds.network_text import (
 )
 from gradbounds.plain_text import table_lines
 from theory import Stack
+from theory.configurations import Note
+from theory.configurations.encoder_decoders import shares_ends
 from theory.stack.quantities import QUANTITIES
 
 
 def comparison_lines(
-    changes: Sequence[str], tokens: tuple[int, int], table: Columns, other: Columns, *, has_loss: bool = True
+    changes: Sequence[str], tokens: tuple[int, int], table: Columns, other: Columns, notes: Sequence[Note] = ()
 ) -> list[str]:
     """Compare the predicted gradient norms of a network and of a changed network in one table.
 
@@ -34,7 +36,7 @@ def comparison_lines(
         tokens: numbers of tokens of both networks.
         table: `layer_table` of the network.
         other: `layer_table` of the network with the changes.
-        has_loss: whether theory has the loss of the model's class.
+        notes: notes on the network's configuration. The loss of a class that ties both ends is unknown.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
@@ -45,15 +47,15 @@ def comparison_lines(
         both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
         rows.append([matrix_name(name), *_end_texts(both, ratio=True), *_end_texts(both, ratio=False)])
     (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
+    losses = f"{loss:.4g}, changed {loss_changed:.4g}" if not shares_ends(notes) else "unknown"
     return [
         "", f"Predictions {at}, without and (columns 'changed') with {', '.join(changes)}", *table_lines(heads, rows),
-        f"  loss {f'{loss:.4g}, changed {loss_changed:.4g}' if has_loss else 'unknown'}; "
-        f"gradient norm of all matrices {norm:.4g}, changed {norm_changed:.4g}",
+        f"  loss {losses}; gradient norm of all matrices {norm:.4g}, changed {norm_changed:.4g}",
     ]  # fmt: skip
 
 
 def _whole(table: Columns, value: str) -> tuple[float, float]:
-    """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
+    # Returns the loss and the gradient norm of all matrices from one column of a `layer_table`.
     names, numbers = np.asarray(table["quantity"]), np.asarray(table[value], float)
     gradients = numbers[["grad_" in name for name in names]]
     return float(np.nanmean(numbers[names == "loss"])), float(np.nansum(gradients**2) ** 0.5)

@@ -399,12 +399,11 @@ def _step(
     stream = profiles(with_cosines(result.columns("layers")), "predicted")
     energies = stream["hidden_energy"]
     numbers = {
-        "loss": line.loss, "gradient norm": line.norm, _GROWTH: float(energies[-1] / energies[0]) ** 0.5,
+        **({} if shares_ends(notes) else {"loss": line.loss}),
+        "gradient norm": line.norm, _GROWTH: float(energies[-1] / energies[0]) ** 0.5,
         **{words: float(stream[name].max()) for name, words in _LARGEST.items() if name in stream},
         **{f"{role(name)}{_ENDS}": ratio for name, ratio in ratios},
     }  # fmt: skip
-    if shares_ends(notes):
-        del numbers["loss"]
     if stack.experts:
         numbers[_FEW] = rarely_chosen(stack, float(stream["expert_load_max"][-1]))
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}

@@ -185,8 +185,8 @@ def kernel_scale(
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
-    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`,
-    and factors on matrices in `notes`, as the steps do.
+    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
+    Norms include the factors on matrices in `notes`, as the steps do.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.

@@ -31,7 +31,6 @@ from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
-from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.mean_field.cost import Cost
 
@@ -110,9 +109,7 @@ def predict_stack(
                 "", *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
             ] if shown_too else []),
             *chain.from_iterable(
-                comparison_lines(
-                    changes, (stack.tokens, other.tokens), table, beside[changes], has_loss=not shares_ends(notes)
-                )
+                comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes], notes)
                 for changes, other in others.items()
             ),
             *(note_lines(notes) if shown_too else []),

@@ -198,17 +198,9 @@ def _note_older(reading: Reading, depth: int) -> None:
 def _drawn_fields(
     code: TrainingCode, reading: Reading, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the initialization fields that a training framework's rule sets, and note which fields it does not read.
-
-    Args:
-        code: the training framework.
-        reading: reader of the configuration, to which notes are added.
-        values: fields of the Stack.
-        given: fields that the user set.
-
-    Raises:
-        ValueError: `init_std` is given together with the rule, or the rule does not cover one of the matrices.
-    """
+    # Return the initialization fields that a framework's rule sets, for fields of the Stack and fields of the user.
+    # Note which fields of the file the rule does not read.
+    # ValueError: `init_std` is given together with the rule, or the rule does not cover one of the matrices.
     if "init_std" in given:
         raise ValueError(
             "init_std cannot be combined with drawn_by, which sets all standard deviations, got "

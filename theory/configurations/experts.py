@@ -55,12 +55,9 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _dense_layers(r: Reading, depth: int) -> int:
-    """Return the number of first layers that have a plain MLP instead of experts.
-
-    Raises:
-        ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
-            consist of layer numbers, or of one kind for each layer.
-    """
+    # Return the number of first layers that have a plain MLP instead of experts.
+    # ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
+    # consist of layer numbers, or of one kind for each layer.
     names = [name for name in ("mlp_layer_types", "mlp_only_layers", *_DENSE) if r.knows(name)]
     given = {name: r.count(name, least=least) if name in names else least for name, least in _DENSE.items()}
     kinds, listed = (
@@ -71,8 +68,8 @@ def _dense_layers(r: Reading, depth: int) -> int:
     ):
         raise ValueError(f"mlp_only_layers must be a list of layer indices from 0 to {depth - 1}, got {listed!r}.")
     first, last = max(given["first_k_dense_replace"], given["moe_layer_start_index"]), given["moe_layer_end_index"]
-    every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
     others = {*(listed or []), *range(first), *(range(last + 1, depth) if last >= 0 else [])}
+    every = max(given["decoder_sparse_step"], given["moe_layer_interval"])
     if kinds is None:
         kinds = ["dense" if layer in others or (layer + 1) % every else "sparse" for layer in range(depth)]
     if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in ("dense", "sparse") for kind in kinds):

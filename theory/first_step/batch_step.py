@@ -378,7 +378,7 @@ class _Represented:
     @classmethod
     def of(
         cls, stack: Stack, chosen: _Positions, frequencies: Array, seed: int, generator: np.random.Generator,
-        networks: int | None, multiplier: float,
+        networks: int | None, multiplier: float = 1.0,
     ) -> Self:  # fmt: skip
         """Solve a network with few positions, and sample logits and labels of random networks."""
         few, law = replace(stack, tokens=(n := len(chosen.words)), sequences=1), frequencies
