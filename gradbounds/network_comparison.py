@@ -55,7 +55,7 @@ def comparison_lines(
 
 
 def _whole(table: Columns, value: str) -> tuple[float, float]:
-    # Returns the loss and the gradient norm of all matrices from one column of a `layer_table`.
+    """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
     names, numbers = np.asarray(table["quantity"]), np.asarray(table[value], float)
     gradients = numbers[["grad_" in name for name in names]]
     return float(np.nanmean(numbers[names == "loss"])), float(np.nansum(gradients**2) ** 0.5)

@@ -265,7 +265,7 @@ def _evidence_lines(measured: str, scale: float | None) -> list[str]:
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:
-    # States the range of measured divided by predicted critical rates, and the networks that it is from.
+    """State the range of measured divided by predicted critical rates, and the networks that it is from."""
     networks, ranges = measured_rates(stack, multiplier)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:

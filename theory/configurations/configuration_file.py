@@ -109,8 +109,17 @@ def stack_from_config(
 
 
 def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fields: Mapping[str, Any]) -> Reading:
-    # Return the reader of a file's fields without the ignored ones, with the requested sizes: width and depth.
-    # ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
+    """Return the reader of a file's fields, with the requested sizes and without the ignored fields.
+
+    Args:
+        family: `model_type` of the family.
+        in_file: all fields of the file.
+        ignore: names of fields to ignore.
+        fields: fields of the Stack that override the file, of which width and depth are used.
+
+    Raises:
+        ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
+    """
     sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
     reading = Reading({k: v for k, v in in_file.items() if k not in ignore}, CLASSES.get(family), sizes)
     for name in ignore:
@@ -198,9 +207,17 @@ def _note_older(reading: Reading, depth: int) -> None:
 def _drawn_fields(
     code: TrainingCode, reading: Reading, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # Return the initialization fields that a framework's rule sets, for fields of the Stack and fields of the user.
-    # Note which fields of the file the rule does not read.
-    # ValueError: `init_std` is given together with the rule, or the rule does not cover one of the matrices.
+    """Return the initialization fields that a training framework's rule sets, and note which fields it does not read.
+
+    Args:
+        code: the training framework.
+        reading: reader of the configuration, to which notes are added.
+        values: fields of the Stack.
+        given: fields that the user set.
+
+    Raises:
+        ValueError: `init_std` is given together with the rule, or the rule does not cover one of the matrices.
+    """
     if "init_std" in given:
         raise ValueError(
             "init_std cannot be combined with drawn_by, which sets all standard deviations, got "
@@ -231,7 +248,12 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _drawn(code: TrainingCode | None, class_name: str) -> Note:
-    # Return the note on how the weights are initialized: by a framework or the class (nanoGPT has none).
+    """Return the note on how the weights are initialized.
+
+    Args:
+        code: training framework that initializes them; None for the model's own class.
+        class_name: name of the model's class; "" for nanoGPT, whose files name no class.
+    """
     if code is not None:
         return Note(
             "weights", code.name, "drawn", f"as {code.title} draws them ({code.rule}; {code.source}; {code.date})"

@@ -55,9 +55,12 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _dense_layers(r: Reading, depth: int) -> int:
-    # Return the number of first layers that have a plain MLP instead of experts.
-    # ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
-    # consist of layer numbers, or of one kind for each layer.
+    """Return the number of first layers that have a plain MLP instead of experts.
+
+    Raises:
+        ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
+            consist of layer numbers.
+    """
     names = [name for name in ("mlp_layer_types", "mlp_only_layers", *_DENSE) if r.knows(name)]
     given = {name: r.count(name, least=least) if name in names else least for name, least in _DENSE.items()}
     kinds, listed = (

@@ -109,7 +109,7 @@ def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
-    # Set norms of queries and keys per head, and note it if the model's class has LayerNorm, the Stack RMSNorm.
+    """Set norms of queries and keys per head, and note that the model's class has LayerNorm, the Stack RMSNorm."""
     if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
         fields["query_key_norm"] = "head"
         if fields["normalization"] == "layer":
@@ -151,8 +151,16 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _narrow(r: Reading, fields: Fields, name: str) -> None:
-    # Check that embeddings, whose width a key states, are as wide as the residual stream.
-    # ValueError: they are narrower.
+    """Check that embeddings are as wide as the residual stream.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, which are not changed.
+        name: key of the embeddings' width.
+
+    Raises:
+        ValueError: the embeddings are narrower.
+    """
     width = r.in_file["width"]
     narrow = r.count(name, default=width)
     if narrow != width:

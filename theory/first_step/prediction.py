@@ -168,8 +168,11 @@ def moves_of_outputs(
 
 
 def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[Array] | None]:
-    # Return the inputs of every batch of windows; [None] without windows, for words that all differ.
-    # ValueError: windows do not have n + 1 columns of classes, or embeddings are tied.
+    """Return the inputs of every batch of windows; [None] without windows, for words that all differ.
+
+    Raises:
+        ValueError: windows do not have n + 1 columns of classes, or embeddings are tied.
+    """
     if windows is None:
         return [None]
     ids = checked_windows(stack, windows)
@@ -226,8 +229,17 @@ def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
     rules: Rules = RULES, factor: float = 1.0,
 ) -> _Step:  # fmt: skip
-    # Compute a step of chosen matrices from sampled outputs, with the Gram matrix of the gradients at the output tokens
-    # as the kernel (None: that of the sampled outputs), and a factor on the step of an untied output matrix.
+    """Compute a step from sampled outputs.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        chosen: roles of the matrices that are stepped.
+        drawn: softmax and gradients at the logits.
+        kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
+        rules: the optimizers' rules.
+        factor: factor on the step of an untied output matrix.
+    """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     output = OutputMatrix.of(stack, solution.output, solution.transform, rules) if "Wemb" in chosen else None
@@ -247,8 +259,10 @@ def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
 
 
 def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
-    # Return each matrix's part of g·u, and of u'Gu, by role. The latter is the product of U_W with the gradient of
-    # another loss, whose gradients at the logits are H_i w_i/P.
+    """Return each matrix's part of g·u, and of u'Gu, by role.
+
+    The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
+    """
     solution, crossed, of_outputs = taken.solution, list[Array](), np.zeros(2)
     for part, piece in drawn.pieces():
         w, of_output = taken.moves(part, piece.r)

@@ -187,7 +187,15 @@ def _down(solution: TwoPassSolution, r: Array) -> Down:
 def _embedding_step(
     solution: TwoPassSolution, optimizer: Optimizer, left: Array, right: Array, rules: Rules
 ) -> tuple[Array, Array]:
-    # Return `embedding` and `remainder` of `TiedStep` without its factor, from its L's Gram matrix and R.
+    """Return `embedding` and `remainder` of `TiedStep`.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        left: Gram matrix of L, (M, 2N, 2N).
+        right: R, (M, 2N, V).
+        rules: the optimizers' rules.
+    """
     stack, n = solution.stack, solution.stack.rows
     if optimizer == "adam":
         # Coordinates of all rows are Gaussian, and so is a column's gradient: what a sign is of it is closed.
