@@ -111,7 +111,9 @@ def test_an_answer_may_be_asked_to_take_longer(monkeypatch):
     with pytest.raises(ValueError, match="of --max-time") as refused:
         answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "16"}})
     assert LATE.search(str(refused.value))
-    assert not LATE.search("takes about 9 CPU s and 9.0 GiB, more than the 1 s of --max-time and the 2 GiB of --memory; x")
+    assert not LATE.search(
+        "takes about 9 CPU s and 9.0 GiB, more than the 1 s of --max-time and the 2 GiB of --memory; x"
+    )
     assert Question.read(llama | {"max_time": "60s"}).seconds == 60.0
     assert explore_answers._budget(Question.read(llama | {"max_time": "60s"})).seconds == 60.0
 
