@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
-from torch.nn.functional import scaled_dot_product_attention
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
@@ -657,7 +656,7 @@ def test_queries_and_keys_get_only_differences_of_values():
     (queries, keys, values), common = torch.randn(3, 1, 6, 4, dtype=torch.float64), 10.0
     found = [
         torch.autograd.grad(
-            (scaled_dot_product_attention(*at, values + added, is_causal=True) * values.sin()).sum(), at
+            (torch.nn.functional.scaled_dot_product_attention(*at, values + added, is_causal=True) * values.sin()).sum(), at
         )
         for added in (0.0, common)
         for at in [(queries.clone().requires_grad_(), keys.clone().requires_grad_())]
@@ -671,7 +670,9 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
-    pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
+    pattern = (
+        r"embedding 0.02 -> \S+(?: \(.*?\))?: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
+    )
     effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
     numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
     sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
