@@ -63,7 +63,7 @@ class StepOne:
         if self._is_done:
             return
         self._is_done = True
-        run = LogLine(float(loss), None if norm is None else float(norm))
+        run = LogLine(_number(loss), None if norm is None else _number(norm))
         numbers = has_line({"loss": run.loss, "gradient norm": run.norm})
         self._show(f"theory: {line_text(self.line)}, at {self.about}")
         self._show(f"run:    {numbers}: {self._verdict(run)}")
@@ -78,6 +78,11 @@ class StepOne:
         if healthy.explains(run):
             return "as predicted"
         return f"off: {' and '.join(off_words(healthy, run))}; gradbounds predict --logged tests the causes"
+
+
+def _number(value: Any) -> float:
+    # Return the number of a tensor, an array or a number.
+    return float(value.item() if hasattr(value, "item") else value)
 
 
 def step_one_callback(
