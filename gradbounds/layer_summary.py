@@ -37,6 +37,9 @@ _INPUTS = "table of inputs"
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
+# The squared norms of WQ and WK over that of WO below which they have a reason.
+_TINY = 0.02
+
 # The least squared norm of a layer, without which ratios of layers without a matrix would be 0/0.
 _LEAST = 1e-100
 
@@ -87,22 +90,20 @@ def layer_lines(
     last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
     known = {name for name in stream if name.startswith("grad_")}
     lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
-    sizes = "rms {:.3g} after layer 1, {:.3g} after layer {}"
+    sizes = "rms {:.3g} after layer 1, {:.3g} after {}"
     if stack.composition.stream_norm:
         sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
-        what = "where steps in WQ, WK hardly change the loss" if stack.query_key_scale else "tokens are alike"
-        alike = f"({NEARLY_EQUAL} or more in {count} of {last} layers, {what})"
-        fine = f"(below {NEARLY_EQUAL}: fine)"
-        residual += f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {alike if count else fine}"
+        known_as = f"({NEARLY_EQUAL}+ in {count} of {last})" if count else f"(below {NEARLY_EQUAL}: fine)"
+        residual += f"; cosine of two tokens {'near ' * (coarse and is_gated)}{ends} {known_as}"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
-            f"{', '.join(lost)} unknown, " * bool(lost)
+            f"{', '.join(lost)} unknown (sampling error), " * bool(lost)
             + _by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole), least)
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
@@ -115,7 +116,9 @@ def layer_lines(
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
     has_rate = whole > 0 and not (stack.experts or has_own_rates(notes) or gaps(replace(stack, tokens=2), "first_step"))
-    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), has_rate=has_rate)]
+    are_alike = bool(stack.query_key_scale and cosine is not None and cosine.max() > NEARLY_EQUAL)
+    slowest = slowest_step(stack, table, whole)
+    return [*lines, *_step_lines(stack, gradients, slowest, are_alike=are_alike, has_rate=has_rate)]
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:
@@ -228,8 +231,9 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
 
 
 def _step_lines(
-    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, has_rate: bool
-) -> list[str]:
+    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str],
+    *, are_alike: bool, has_rate: bool,
+) -> list[str]:  # fmt: skip
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
     AdamW divides each entry of a gradient by its size, and Muon each matrix by its norm. With equal gradient spectra,
@@ -243,6 +247,7 @@ def _step_lines(
         stack: the network.
         gradients: gradient norms by matrix and layer.
         slowest: result of `slowest_step`.
+        are_alike: whether tokens are nearly equal in a layer, where steps in WQ and WK hardly change the loss.
         has_rate: whether the card names the command that predicts the critical learning rate of Muon.
     """
     sgd, adam = relative_updates(stack, gradients)
@@ -258,19 +263,20 @@ def _step_lines(
     rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
     who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
-    if slowest[1]:
-        slower = slowed_text(slowest)
-        steps = [card_row("AdamW, Muon", f"{steps[0]}; {slower}"), *[card_row("Muon", rate) for rate in rates]]
-    else:
-        steps = [card_row("AdamW, Muon", "; ".join([*steps, *[f"Muon's {rate}" for rate in rates]]))]
+    slower, rest = [slowed_text(slowest)] * bool(slowest[1]), list[str]()
+    if are_alike:
+        steps += ["alike tokens do not: WQ, WK hardly change the loss"]
+        slower, rest = [], [card_row("AdamW's epsilon", each.removeprefix("AdamW's epsilon ")) for each in slower]
+    has_rows = are_alike or bool(slower)
     return [
-        *steps,
+        card_row("AdamW, Muon", "; ".join([*steps, *slower, *[f"Muon's {rate}" for rate in rates if not has_rows]])),
+        *rest, *[card_row("Muon", rate) for rate in rates if has_rows],
         card_row(
             "SGD moves",
             f"{role(most[0])} (layer {most[1]}) {moved} times as far as {role(least[0])} (layer {least[1]}), "
             "relative to initial norms",
         ),
-    ]
+    ]  # fmt: skip
 
 
 def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
@@ -409,7 +415,9 @@ def share_rows(
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
-    if reasons_of and squares.get(reasons_of[0].split()[1], 0.0) < descending[0][1] / 2:  # others have the norm
+    if (
+        reasons_of and squares.get(reasons_of[0].split()[1].strip(","), 0.0) < descending[0][1] / 2
+    ):  # others have the norm
         reasons = reasons[: -len(reasons_of)]
     return [card_row("of squared norm", shares), *reasons]
 
@@ -426,6 +434,8 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
     with one reason, or else with two. With experts e of weights p_ie, the squared gradient at W2's output is the sum of
     |sum_i p_ie g_i|². Networks that normalize each branch's output have none: small outputs enlarge gradients there.
     Attention is linear in WV and WO, so that their squared gradients have the ratio of the variances of WO and WV.
+    If gradients of WV follow so from those of WO, the reason holds for both. The gradient of a logit is p_ij times
+    (g_i·v_j - Σ_k p_ik g_i·v_k), so that WQ and WK get nothing from what all values have in common.
 
     Args:
         scale: the noise scale of the network.
@@ -435,7 +445,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
     known = sorted((name for name in parts if squares.get(f"bias_{name}", 0.0) > 0), key=lambda name: -squares[name])
     if scale.stack.composition.output_norm or not known:
         return []
-    first, rows = "WO" if known[0] == "WV" and "WO" in known else known[0], list[str]()
+    first, text = "WO" if known[0] == "WV" and "WO" in known else known[0], ""
     gradients = {
         name: np.maximum(np.nan_to_num(common + (single - common) / sequences), _LEAST)
         for name in known
@@ -452,29 +462,31 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             gradients[first] @ each / (gradients[other] @ each) for each in (inputs[first], inputs[other])
         ) ** 0.5  # fmt: skip
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
-        of_inputs = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
+        of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
-            f"the router's weights divide W2's gradient among experts, which makes it {times} smaller"
+            f"router weights make W2's gradient {times} smaller"
             if scale.stack.experts and other == "W2"
-            else f"the gradient at its output is {times} that at {other}'s output"
+            else f"the gradient at {first}'s output is {times} that at {other}'s"
         )
         if _FED_BY.get(other) == first:
             reason = f"{other}'s gradient passes back through {first}, which makes it {times} smaller"
         if abs(power) < _SIMPLE:
             reason = of_inputs
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
-            rows = [card_row(f"why {first}", reason)]
+            text = reason
             break
-        if 0.0 < power < 1.0 and not rows:
-            rows = [card_row(f"why {first}", f"{reason}, and {of_inputs}")]
-    is_listed = rows and first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
-    return [*rows, *(_reason_of_values(scale.stack, parts["WO"], squares["WV"]) if is_listed else [])]
+        if 0.0 < power < 1.0 and not text:
+            text = f"{reason}, and {of_inputs}"
+    is_listed = first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
+    both = f"{first}, WV" if is_listed and _is_linear(scale.stack, parts["WO"], squares["WV"]) else first
+    scores = squares.get("WQ", 0.0) + squares.get("WK", 0.0)
+    is_small = bool(first == "WO" and 0.0 < scores < _TINY * squares["WO"])
+    return [card_row(f"why {both}", text + "; softmax gives WQ, WK only differences of values" * is_small)] * bool(text)
 
 
-def _reason_of_values(stack: Stack, of_outputs: np.ndarray, of_values: float) -> list[str]:
-    # Return the reason of WV's share, if its squared norm follows from those of WO in each layer; else none.
+def _is_linear(stack: Stack, of_outputs: np.ndarray, of_values: float) -> bool:
+    # Return whether the squared norm of WV follows from those of WO in each layer by their standard deviations.
     ones = np.ones(len(of_outputs))
     _, inverse = relative_updates(stack, {"grad_WV": ones, "grad_WO": ones})
     times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
-    why = "attention is linear in WV and WO, so that their norms are inverse to their standard deviations"
-    return [card_row("why WV", why)] * bool(abs(of_outputs @ times_sq / of_values - 1.0) < 0.1)
+    return bool(abs(of_outputs @ times_sq / of_values - 1.0) < 0.1)

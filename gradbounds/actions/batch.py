@@ -70,6 +70,9 @@ _SECONDS_OF_BYTE = 1.7e-7
 # The number of characters that distinguish words from token ids; the share of one token that causes a warning.
 _LOOKED_AT, _FREQUENT = 4096, 0.2
 
+# The smallest logarithm of a ratio of ratios that is printed.
+_FIFTH = 0.2
+
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
 _NOT_TEXT = (
@@ -184,7 +187,7 @@ def predict_batch(
     line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
-    larger = _of_larger_batch(scale, first_over_last(layers))
+    larger, rough = _of_larger_batch(scale, first_over_last(layers))
     reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
@@ -196,7 +199,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
-            "coarse": coarse, "of_larger_batch": larger,
+            "coarse": coarse, "of_larger_batch": larger, "unsure_of_larger_batch": rough,
             "reasons_of_largest": reasons,
         },
         lines=[
@@ -294,15 +297,28 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
     ]  # fmt: skip
 
 
-def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> dict[str, float]:
+def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
     # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted.
-    table = norms_by_layer(scale.product, scale.product_sem)
-    common = first_over_last(table)
-    apart = {name: abs(math.log(common[name] / here[name])) for name in common if name in here}
-    errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in apart}
+    #
+    # Also return "above 2x", "below 2x" or "unknown" for a ratio, of 2 in the given batch, that is too uncertain. A
+    # squared norm is C + (S - C)/B, so that the ratio of two layers is monotone in the batch size B. It grows if and
+    # only if the first layer has the larger C/S. The sign is known if these differ by two standard errors of C.
+    table, rough = norms_by_layer(scale.product, scale.product_sem), dict[str, str]()
+    common = {name: ratio for name, ratio in first_over_last(table).items() if name in here}
+    apart = {name: abs(math.log(common[name] / here[name])) for name in common}
+    errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in common}
     names = sorted(apart, key=lambda name: -round(apart[name], 2))
-    return {name[5:]: common[name] for name in names if apart[name] > max(0.2, 2.0 * errors[name])}
+    known = {name[5:]: common[name] for name in names if apart[name] > max(_FIFTH, 2.0 * errors[name])}
+    unsure = [name for name in here if 2.0 * errors.get(name, math.inf) > max(_FIFTH, apart.get(name, 0.0))]
+    for role, ratio in ((name[5:], float(f"{here[name]:.2g}")) for name in unsure):
+        (first, last), (off, off_last) = (
+            np.divide(of[role], scale.single[role])[[0, -1]] for of in (scale.product, scale.product_sem)
+        )
+        side = "above" if first > last else "below"
+        is_sure = abs(first - last) > 2.0 * math.hypot(off, off_last)
+        rough[role] = f"{side} {ratio:g}x" if is_sure else "unknown"
+    return known, rough
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:

@@ -32,6 +32,7 @@ from gradbounds.actions.remedies import (
     changes_of,
     furthest,
     loss_of,
+    partial_change,
     remedy,
 )
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
@@ -299,8 +300,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, and then the reasons.
-    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  why ")
+    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, AdamW's epsilon, and the
+    # reasons, in this order.
+    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  AdamW's", "  why W", "  why ")
     for least in (dropped[:count] for count in range(len(dropped) + 1)):
         lines = [
             part
@@ -481,8 +483,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
 
 def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
     # Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known.
-    drawn = next((str(note.reason) for note in notes if note.what == "drawn"), "")
-    by_effect = dict[str, list[str]]()
+    drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
     for name in other_codes(notes):
         try:
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
@@ -490,9 +491,9 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             continue
         loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
-        by_effect.setdefault(f"loss {other:.2f}" if differs else "other norm", []).append(name)
-    names = ", ".join(f"{', '.join(codes)} ({what})" for what, codes in by_effect.items())
-    others = [f"; or --drawn-by {names}"] * bool(names)
+        names.append(f"{name}{f' (loss {other:.2f})' * differs}")
+    names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
+    others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for transformers {versions} add --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
@@ -553,8 +554,11 @@ def _run_lines(
 
 def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> list[str]:
     # Compares the layers, in the batch of step 1 if it is known.
-    others = run.values["of_larger_batch"] if run else {}
-    larger = [f" (larger batches: {name} {float(f'{others[name]:.2g}'):g}x)" for name in others]
+    others = {
+        name: f"{float(f'{ratio:.2g}'):g}x" for name, ratio in (run.values["of_larger_batch"] if run else {}).items()
+    }
+    others |= run.values["unsure_of_larger_batch"] if run else {}
+    larger = [f" (larger batches: {name} {ratio})" for name, ratio in others.items()]
     of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
@@ -621,14 +625,17 @@ def _change_lines(
         error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
         effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
         effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
+    effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
     is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
+    part = partial_change(run.values["stack"], change, furthest(run.columns("layers"))) if run else None
+    words = change.words + (f" ({part[0]:g}: up to about {part[1]:.2g}x)" if part else "")
     return [
         card_row(
             "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
+            f"{'mended by ' * is_for_all}{words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
 

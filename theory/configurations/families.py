@@ -66,8 +66,14 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _always(**what: Any) -> Rule:
-    # Return a rule for keys of a family's older code whose value, given by key, the class in transformers has fixed.
-    # ValueError: a file has another value (raised by the rule).
+    """Return a rule for keys of a family's older code whose value the class in transformers has fixed.
+
+    Args:
+        what: the fixed values, by key.
+
+    Raises:
+        ValueError: a file has another value (raised by the rule).
+    """
 
     def rule(r: Reading, fields: Fields, tokens: int) -> None:
         for name, value in what.items():

@@ -142,24 +142,10 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
         remedies.remedy(pre, table, replace(limits, seconds=5.0), budget.Way(pre, {}, Cost(60.0)))
     assert seen == [2.0, 8.0, 20.0, 5.0]
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
-    said = (
-        "- No change that evens out the layers' gradients was found: not tested at 4 tokens, which would take longer "
-        "than 1e-09 s."
+    assert re.fullmatch(
+        r"- .* found: \d+ not tested, which would take longer than 1e-09 s; fewer --tokens take less\.",
+        remedies.remedy(pre, table, limits)[1],
     )
-    assert remedies.remedy(pre, table, limits) == (None, said)
-
-
-def test_what_takes_long_can_be_asked_at_fewer_tokens():
-    stack = replace(STACK, depth=24, width=1024, placement="pre", query_key_scale=0.5, heads=32, tokens=2048)
-    stack = replace(stack, mask="causal", rotary=1.0)
-    table = layer_table(predict(replace(stack, tokens=4), patterns=4), None)
-    limits = budget.Budget(1.0, 1e9)
-    found, line = remedies.remedy(stack, table, limits)
-    assert found is None
-    fewer = re.fullmatch(
-        r"- .*: not tested at 2048 tokens, which would take longer than 1 s; --tokens (\d+) is fast enough\.", line
-    )
-    assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
 
 
 def test_a_change_that_has_no_gradients_is_not_advised(monkeypatch):
