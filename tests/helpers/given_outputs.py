@@ -10,8 +10,8 @@ from simulate.curvature.problems import Problem
 from theory.coverage import holds_words
 from theory.first_step import prediction
 from theory.first_step.outputs import Outputs
-from theory.first_step.prediction import tied_statistics
 from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.tied_networks import tied_statistics
 from theory.mean_field.inputs import loss_positions
 from theory.mean_field.kernels import Array
 from theory.stack import Stack

@@ -8,8 +8,9 @@ from theory import Stack, predict
 from theory.first_step import prediction as networks
 from theory.first_step.output_matrix import OutputMatrix, input_scale
 from theory.first_step.outputs import counted_positions, step_statistics
-from theory.first_step.prediction import TiedStep, first_step, sampled_tied_outputs
+from theory.first_step.prediction import first_step
 from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.tied_networks import TiedStep, sampled_tied_outputs
 from theory.mean_field.inputs import gaussian_inputs
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.tied.loss import Output, embedding_energy
