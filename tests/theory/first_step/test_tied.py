@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from theory import Stack, predict
-from theory.first_step import prediction as networks
+from theory.first_step import tied_networks as networks
 from theory.first_step.output_matrix import OutputMatrix, input_scale
 from theory.first_step.outputs import counted_positions, step_statistics
 from theory.first_step.prediction import first_step
