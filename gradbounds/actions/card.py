@@ -61,6 +61,7 @@ from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     LEAST_MEASURED,
     POSITIONS,
+    RISES,
     batch_steps,
     cost_of_steps,
     measured_rates,
@@ -437,6 +438,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
             "rate": rate,
             "low": rate * fewer[name] * ranges[name][0] or None,
             "high": rate * beyond * ranges[name][1] if ranges[name][0] else None,
+            "rises": rate * RISES.get(stack.placement, {}).get(name, (0.0, 0.0))[0] or None,
             "gain": rescaled[name].gain,
         }
         for name, rate in critical.items()
@@ -644,18 +646,19 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        "Learning rate of step 1 (R/N in a warm-up of N steps to R), to second order; finer: --learning-rate R "
+        "Learning rate of step 1 (R/N in N warm-up steps to R), loss to second order; finer: --learning-rate R "
         "--warmup-steps N",
         *[
             card_row(
                 name,
-                f"up to {low} step 1 lowers the loss, from {high} on it raises the loss ({rates['evidence']})"
+                f"falls up to {low}, rises from {high} on ({rates['evidence']}){exact}"
                 if rates[key]["low"]
                 else f"critical rate {rate}; its error is not measured in such networks",
             )
             for key, name in RATES.items()
-            for ends in [[rates[key][end] or 0.0 for end in ("low", "rate", "high")]]
-            for low, rate, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
+            for ends in [[rates[key][end] or 0.0 for end in ("low", "rate", "high", "rises")]]
+            for low, rate, high, rises in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
+            for exact in [f"; exact loss: from {rises} or later" * bool(rates[key]["rises"])]
         ],
     ]  # fmt: skip
 

@@ -237,7 +237,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
-        "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better.",
+        "Above its critical rate, step 1 raises the loss to second order. Step 1 does not decide which trains better.",
     ]
     compared = {**_SMALLER}
     if stack.experts * changed.experts_per_token != changed.experts * stack.experts_per_token:

@@ -29,6 +29,7 @@ from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
     LEAST_MEASURED,
+    RISES,
     BatchStep,
     batch_steps,
     cost_of_steps,
@@ -163,11 +164,11 @@ def predict_rate(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, far=far, is_pre=stack.placement == "pre"), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, far=far), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *_table(steps, f"range{known}", stack), "",
-            *_evidence_lines(_measured(stack, optimizers, times), scale), *slowed,
+            *_evidence_lines(_measured(stack, optimizers, times), _exact(stack, optimizers), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -225,14 +226,15 @@ def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str
 
 
 def _verdicts(
-    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], *, far: str, is_pre: bool
+    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], placement: str, *, far: str
 ) -> list[str]:
     # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
     for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
         critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
-        plan = ""
+        plan, (exact, _) = "", RISES.get(placement, {}).get(each.optimizer, (0.0, 0.0))
+        second = " to second order" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
         if 0.0 < early < 1.0 and warmup_steps:
             first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
             until = f"to {last}" if late <= 1.0 else "at the earliest, perhaps never"
@@ -244,24 +246,26 @@ def _verdicts(
             )
         elif 0.0 < early < 1.0:
             warmed = f", as in a linear warm-up of at least {math.ceil(1 / early):,} steps to {rate:g}"
-            plan = f" It lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}."
+            plan = (
+                f" To second order, it lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}."
+            )
         elif early >= 1.0 and warmup_steps:
             plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
         lines.append(
-            f"{NAMES[each.optimizer]}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss "
+            f"{NAMES[each.optimizer]}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
             f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}{far}).{plan}"
         )
-        if each.optimizer == "adam" and warmup_steps and share < 1.0 and is_pre:
+        if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
             place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
             lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]
             lines += [_RAMPS.format(*RAMPS)] * (warmup_steps < PEAKS[3])
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _evidence_lines(measured: str, scale: float | None) -> list[str]:
-    """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
+def _evidence_lines(measured: str, exact: str, scale: float | None) -> list[str]:
+    """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
     far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (scale < LEAST_MEASURED)
-    return [*textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118, break_on_hyphens=False), *far]
+    return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:
@@ -272,6 +276,17 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) 
         return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
     words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
     return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
+
+
+def _exact(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
+    """State the smallest and largest multiples of the critical rate at which sampled losses first rose."""
+    words = [
+        f"{low:g} to {f'{high:g}' if math.isfinite(high) else 'over 32'} times ({NAMES[name]})"
+        for name, (low, high) in RISES.get(stack.placement, {}).items()
+        if name in optimizers
+    ]
+    exact = f" Sampled losses themselves first rose at {', '.join(words)} the critical rate." * bool(words)
+    return f"Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss.{exact} "
 
 
 def _muon_lines(stack: Stack) -> list[str]:
@@ -306,7 +321,6 @@ _UNSCALED = (
     "With small embeddings, they are far too small."
 )
 _LIMITS = (
-    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
     f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error, if printed, was at most "
     f"{ERRORS['gain']:.0%} to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order "

@@ -121,6 +121,10 @@ OF_MUON = [
 # since then.
 LOGIT_MOVES = (0.5, 2.0)
 
+# Multiples of the critical rate at which the loss itself is sampled, and the lists of networks with their first seeds.
+MULTIPLES = (0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16, 32)
+BEYOND = (CASES, 0), (GROUPED, 7000), (PLACED_OTHERS, 10000), (PLACED, 9000), (RANGED, 5000), (GATED, 3000)
+
 
 @lru_cache
 def words(kind: str = "text") -> np.ndarray:
@@ -219,6 +223,29 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
         "errors": [step.change(rate)[1] for rate in rates], "gain": step.gain / gain,
         "curvature": step.curvature / curvature, "critical_rate": step.critical_rate / (2 * gain / curvature),
     }  # fmt: skip
+
+
+def changes_beyond(width: int, depth: int, kind: str, sequences: int, optimizer: Any, seed: int) -> list[float]:
+    """Return the change of one network's loss at each multiple of its own critical rate, to second order."""
+    given = problem(stack(width, depth, kind), sequences, seed, kind)
+    loss, gradient = gradients(given)
+    u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
+    measured = measure_step(given, gradient, u, loss, ends=False)
+    held = {name: p.detach() for name, p in given.model.named_parameters()}
+    rates = [times * 2 * measured.gain / measured.curvature for times in MULTIPLES]
+    with torch.no_grad():
+        return [sum(float(given.loss(*piece)) for piece in along(given, held, u, rate)) - loss for rate in rates]
+
+
+def test_losses_beyond_the_critical_rate(kept_folder):
+    """Most losses fall at a quarter of the critical rate. `RISES` has the multiples at which they first rise."""
+    changes = {
+        " ".join(map(str, case)): kept_case(kept_folder, f"{case} beyond", partial(changes_beyond, *case, first))
+        for chosen, first in BEYOND for case in chosen if case[0] <= 384 or case[3] <= 16
+    }  # fmt: skip
+    record("batch-losses", {"multiples": MULTIPLES, "networks": rounded(changes)}, short=True)
+    fallen = sum(values[0] < 0 for values in changes.values())
+    assert fallen > len(changes) / 2
 
 
 def test_batch_steps(kept_folder):

@@ -30,6 +30,7 @@ a critical rate: 64 of them by up to 1.9 times, 8 by up to 40 times.
 Source: this project.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -94,6 +95,19 @@ For 64 sequences, the squared gradient is up to 2.3 times the predicted one ther
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
 token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Muon's rates were 0.32 to 1.43
 times the predicted ones in 18 Post-LN networks and 0.69 to 1.15 times in 9 Peri-LN networks, too few for a range.
+"""
+
+
+RISES: dict[str, dict[Optimizer, tuple[float, float]]] = {
+    "pre": {"sgd": (0.25, math.inf), "adam": (4.0, math.inf), "muon": (0.5, 8.0)},
+    "post": {"sgd": (0.25, math.inf), "adam": (0.5, 4.0), "muon": (0.25, 1.0)},
+    "peri": {"sgd": (8.0, math.inf), "adam": (32.0, math.inf)},
+}
+"""The smallest and largest multiple of the critical rate at which a sampled loss exceeded the loss before the step.
+
+The keys are placement and optimizer. Multiples of a network's own critical rate were 0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8,
+16 and 32, and infinity is more than 32. The critical rate is to second order, and the loss itself can fall far beyond
+it. Source: tests/evidence/batch-losses.json.
 """
 
 

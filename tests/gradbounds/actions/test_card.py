@@ -23,7 +23,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
-from theory.first_step.batch_step import RATE_RANGES, BatchStep
+from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.mean_field.prediction import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
@@ -128,7 +128,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = (rates[row["optimizer"]][name] for name in ("rate", "low", "high"))
-        pattern = r"up to (\S+) step 1 lowers the loss, from (\S+) on it raises the loss \((?:extrap|in 9 of 10 netw)"
+        pattern = r"falls up to (\S+), rises from (\S+) on \((?:extrap|in 9 of 10 netw)"
         printed = re.match(pattern, value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([low, high], rel=0.06)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
@@ -148,7 +148,8 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     ]
     assert main(["predict", *("0" if word == "1e-3" else word for word in network), "--learning-rate", "1000"]) == 0
     assert re.match(
-        r"(?s)(?!.*epsilon)AdamW: step 1 at 1e\+03 raises the loss .*\n +AdamW +rises ", capsys.readouterr().out
+        r"(?s)(?!.*epsilon)AdamW: step 1 at 1e\+03 raises the loss to second order .*\n +AdamW +rises ",
+        capsys.readouterr().out,
     )
     network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
@@ -192,6 +193,19 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
     assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
     assert "give a position's own token id a probability" in capsys.readouterr().err
+
+
+def test_losses_rise_where_they_were_sampled():
+    """The multiples of a critical rate at which sampled losses first rose, by placement and optimizer."""
+    sampled = json.loads((FOLDER / "batch-losses.json").read_text(encoding="utf-8"))
+    found = dict[tuple[str, str], list[float]]()
+    for name, changes in sampled["networks"].items():
+        _, _, *kind, _, optimizer = name.split()
+        placement = {"post": "post", "bert": "post", "peri": "peri"}.get(kind[0], "pre")
+        first = (times for times, change in zip(sampled["multiples"], changes, strict=True) if change > 0)
+        found.setdefault((placement, optimizer), []).append(next(first, math.inf))
+    known = {(placement, name): ends for placement, rises in RISES.items() for name, ends in rises.items()}
+    assert known == {key: (min(times), max(times)) for key, times in found.items()}
 
 
 def test_muons_words_are_those_of_measured_networks(capsys):
@@ -243,7 +257,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
     ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3, extrapolated). The warm-up passes"),
     ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),
     ("1e30 --optimizer polar", 1.0, 1.0, "may lower or raise the loss (5e+29 times"),
-    ("1e30 --optimizer sgd", 1.0, 1.0, "(5e+29 times its critical rate, 2). It lowers the loss up to 1.7e+00.\n"),
+    ("1e30 --optimizer sgd", 1.0, 1.0, "(5e+29 times its critical rate, 2). To second order, it lowers the loss up to 1.7e+00.\n"),
     ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, " may pass that rate from step 9 of 10 on.\n"),
     ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "step 6 of 9 (6 at the earliest, perhaps never) and ends at 1.5"),
     ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "at step 4 of 8 (4 to 7) and ends at 2 times it.\n"),
@@ -260,8 +274,14 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     monkeypatch.setattr(learning_rate, "kernel_scale", lambda *_: (scale, ["words"] * (scale < 1.0)))
     with threadpool_limits(2, user_api="blas"):
         main(f"predict --placement pre --mask causal --batch 4 --text zipf:1 --learning-rate {flags}".split())
-    printed, known = "".join(capsys.readouterr()), dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0})
-    assert "it raises the loss (extrapolated)" in card._rate_lines(known | {"evidence": "extrapolated"})[1]
+    printed, known = (
+        "".join(capsys.readouterr()),
+        dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
+    )
+    assert (
+        "rises from 1 on (extrapolated); exact loss: from 4 or later"
+        in card._rate_lines(known | {"evidence": "extrapolated"})[1]
+    )
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -270,7 +290,9 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         for placement, times in (("pre", 1.0), ("post", 1.0), ("pre", 0.125))
     ]
     assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
-    known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None}) | {"evidence": "in 9 of 10 networks"}
+    known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
+        "evidence": "in 9 of 10 networks"
+    }
     assert card._rate_lines(known)[1].endswith(" critical rate 2; its error is not measured in such networks")
 
 
@@ -341,7 +363,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, "it raises the loss (extrapolated)"),
+        (lambda positions: 1 / positions, " on (extrapolated); exact loss: from "),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -515,7 +537,7 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
     assert both.endswith(
         "SGD: the layers become more even (first and last layer at most 9x -> 2x apart); gradient norm 2 -> 3. "
-        "Above its critical rate, step 1 raises the loss. Step 1 does not decide which trains better. "
+        "Above its critical rate, step 1 raises the loss to second order. Step 1 does not decide which trains better. "
         "Gain: output norms, which bound what branches add in all steps; more even layers (SGD). Cost: AdamW's "
         "critical rate 0.12x (beyond its error, 3x); largest cosine of two tokens 0.11 -> 0.63."
     )
