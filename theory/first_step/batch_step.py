@@ -16,11 +16,10 @@ the positions i of a batch if W = Σ_i 1/t_i: under a causal mask, W = N H_T/T w
 fewer sequences has as many groups.
 
 With one context for all repetitions of an id, curvatures are too large: by 10 to 20% with GELU, two to three times with
-gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's noise has a rank up to d
-in a batch. Muon's gain is a sum of singular values, which depends on the rank: the singular values of its noise are
-spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's
-curvature is from `muon_rule_of_batch`, in which a position represents many (`_Positions.single`). A polar step does not
-depend on the gradient's size, so that a larger kernel does not change it.
+gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's step depends on the
+gradient's rank, which is up to d in a batch. So its gain and curvature are from `muon_rule_of_batch`, in which a
+position represents many (`_Positions.single`). A polar step does not depend on the gradient's size, so that a larger
+kernel does not change its curvature.
 The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
 The errors of critical rates with gated units are sometimes larger. Muon's curvature is 0.80 to 1.41 times the sampled
 one in 41 networks with plain units. With 48 ids, the curvature was two times too large in one network, because an id
@@ -32,7 +31,6 @@ Source: this project.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -42,7 +40,7 @@ from scipy.special import softmax
 from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
-from theory.first_step.rules import RULES, Rules, muon_rule_of_batch, spread_muon_rule
+from theory.first_step.rules import RULES, Rules, muon_rule_of_batch
 from theory.first_step.samples import gaussian_sample_count
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
@@ -117,8 +115,6 @@ _COPIES = 8
 # The number of logits to sample in all networks together, and the smallest and largest number of networks.
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
 _SAMPLES = 256
-# The largest smaller side of the matrix, and the most positions, from which `noise_rank` is sampled.
-_SIDE, _DRAWN = 256, 2**14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,17 +233,15 @@ def batch_steps(
         if name != "muon":
             steps[name] = represented.step(name, roles[name])
             continue
-        ranks = lru_cache(partial(noise_rank, frequencies, of_batch, seed=seed))
-        gain, noise_gain = (
-            represented.gain(name, roles[name], {name: spread_muon_rule(ranks, alone=alone)}) for alone in (False, True)
-        )
         generator, fewest = np.random.default_rng(seed), 1 if holds_words(stack) or stack.vocab <= positions else 2
         if of_batch > positions:
             chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
-        rules: Rules = {name: muon_rule_of_batch(single.labels, single.alike, repeated[repeated > 0])}
-        many = _Represented.of(stack, single, frequencies, seed, generator, networks).step(name, roles[name], rules)
-        steps[name] = replace(many, gain=gain, noise_gain=noise_gain)
+        many = _Represented.of(stack, single, frequencies, seed, generator, networks)
+        given = single.labels, single.alike, many.varied(single, frequencies), repeated[repeated > 0]
+        rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
+        step, noise_gain = many.step(name, roles[name], rules[0]), many.gain(name, roles[name], rules[1])
+        steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
     return steps
 
 
@@ -396,6 +390,12 @@ class _Represented:
         r[:, has] = masses * (p[:, has] - generator.multinomial(labels, law, (count, len(labels))) / labels[:, None])
         return cls(solution, chosen.shares, Outputs(p, r, np.ones(n, dtype=bool)))
 
+    def varied(self, chosen: _Positions, frequencies: Array) -> Array:
+        """Return the share of each position's squared gradient at the logits by which its labels differ, (N,)."""
+        noise = chosen.masses**2 / chosen.labels * (1.0 - (frequencies**2).sum())
+        squares = (self.outputs.r**2).sum(-1).mean(0)
+        return np.minimum(1.0, noise / np.maximum(squares, np.finfo(float).tiny))
+
     def gain(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> float:
         """Return E g·u for an optimizer's rule."""
         moved = self.outputs.r * moves_of_outputs(self.solution, name, roles, self.outputs, rules)[0]
@@ -412,34 +412,6 @@ class _Represented:
         )
         updates = {role: np.sqrt(np.maximum(square, 0.0) / sizes[role]) for role, square in squares.items()}
         return BatchStep(name, float((gain / size**0.5).mean()), curvature, change, updates)
-
-
-def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
-    """Return the effective rank of the noise in a batch gradient, from the frequencies of token ids in a text.
-
-    It is the participation ratio (Σ s)²/Σ s² of the singular values s of Σ_i a_i b_i' over positions i.
-
-    The vectors a of tokens and b of labels are Gaussian and centred; for the output matrix, b is the one-hot label. If
-    the matrix is too large to sample, its sides, the positions and the words are divided by one number, and the result
-    is multiplied by this number.
-
-    Args:
-        frequencies: frequencies of token ids and labels in descending order, (V,).
-        positions: number of positions.
-        shape: sides of the matrix.
-        seed: random seed.
-    """
-    times, generator = max(1, min(shape) // _SIDE), np.random.default_rng(seed)
-    law = np.add.reduceat(frequencies, np.arange(0, len(frequencies), times))
-    d_in, d_out, words = shape[0] // times, -(-shape[1] // times), len(law)
-    drawn = generator.choice(words, (2, min(max(1, positions // times), _DRAWN)), p=law / law.sum())
-    counts, a = np.zeros((words, d_in)), generator.standard_normal((words, d_in))
-    np.add.at(counts, drawn[1], (a - law @ a)[drawn[0]])
-    product = counts - np.outer(law, counts.sum(0))
-    if shape[1] != len(frequencies):
-        product = generator.standard_normal((words, d_out)).T @ product
-    squares = np.linalg.svd(product, compute_uv=False) ** 2
-    return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 
 def cost_of_steps(
@@ -461,7 +433,7 @@ def cost_of_steps(
     seconds = stack.depth * layer + (2e-8 + 1e-9 * n) * (1 + tied) * logits
     kept = heads * n * (16 * count * n if tied else 12 * (n + stack.key_width)) + 12 * count * n**2 + 8 * samples * n
     numbers, muon = stack.depth * kept + 5 * samples * n**2 + (9 if tied else 5) * logits, "muon" in optimizers
-    return Cost((len(optimizers) + 5 * muon) * batches * seconds, 8.0 * (1 + muon) * numbers)
+    return Cost((len(optimizers) + muon) * batches * seconds, 8.0 * (1 + muon) * numbers)
 
 
 def _network_count(positions: int, vocab: int) -> int:
