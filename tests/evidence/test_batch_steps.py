@@ -102,7 +102,7 @@ PLACED_OTHERS = [
 # tied embeddings lay below, at 0.81 and 0.82 of 0.83 (Post-LN) and 0.78 of 0.88 (Peri-LN). So the ranges were widened
 # to contain these. Of Muon's networks, 15 in all three lists were not drawn for lack of time.
 PLACED_HELD = listed((192, 320), (3, 8), (1, 8, 64), ("post untied", "post tied", "peri untied", "peri tied"))
-# Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
+# Networks that were chosen before Muon's gain was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
 OF_MUON = [

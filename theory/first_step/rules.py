@@ -7,7 +7,6 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,9 +79,6 @@ _WEAK = 4.0
 
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
-
-Ranks = Callable[[tuple[int, int]], float]
-"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
@@ -255,20 +251,10 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     return _spectral(use, gradient, _polynomial)
 
 
-def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
-    """Return Muon's rule for a few positions that represent the gradient noise of many positions.
-
-    A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
-    many smaller ones with the same sum of squares and a given participation ratio.
-
-    Args:
-        ranks: participation ratio of the noise, by the shape of the matrix.
-        alone: whether the step leaves out the largest singular value.
-    """
-    return lambda use, gradient: _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
-
-
-def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], repeated: NDArray[np.integer]) -> Rule:
+def muon_rule_of_batch(
+    labels: NDArray[np.integer], alike: NDArray[np.bool_], varied: Array, repeated: NDArray[np.integer], *,
+    noise: bool = False,
+) -> Rule:  # fmt: skip
     """Return Muon's rule for positions of which each represents several positions of a batch.
 
     A position's row h has the part that all rows share which it represents, whose product with h is that of two alike
@@ -278,27 +264,36 @@ def muon_rule_of_batch(labels: NDArray[np.integer], alike: NDArray[np.bool_], re
     Args:
         labels: number m of positions that each position represents, (N,).
         alike: mask of the positions that are like those which a position represents, (N, N).
+        varied: share of a position's squared sum of gradients by which the gradients in this sum differ, (N,).
         repeated: number of positions with each label.
+        noise: whether the step is applied to the own parts of rows instead of their means: each moves along its own
+            gradient, and the product with all gradients is the gain from noise.
     """
 
     def rule(use: MatrixUse, gradient: Array) -> Array:
         blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
         if rest:  # an expert has some of the positions
-            return muon_rule(use, gradient)
+            return muon_rule(use, gradient) * (not noise)
         others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
         apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
         separate = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
-        noise = (separate * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
-        return _spectral(
-            replace(use, rows=use.rows - separate[..., None] * np.eye(len(count))), gradient,
-            partial(_overlaps, noise=noise, repeated=repeated, shape=use.shape),
-        )  # fmt: skip
+        differing = separate * np.tile(varied, blocks)
+        mean = replace(use, rows=use.rows - separate[..., None] * np.eye(len(count)))
+        turned, squared, inside = _singular(mean, gradient, np.ones_like)
+        energy = (differing * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
+        signal, of_noise = _overlaps(squared * inside, energy, repeated, use.shape)
+        own = (of_noise * differing)[..., None] * np.eye(len(count))
+        c = own if noise else (turned * (signal * inside)[..., None, :]) @ turned.mT
+        return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
 
     return rule
 
 
-def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape: tuple[int, int]) -> Array:
+def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape: tuple[int, int]) -> list[Array]:
     """Return E x'f(G)y/α for G = Σ_k α_k x_k y_k' with random unit vectors x, y, and f of Newton-Schulz steps.
+
+    The first result is for the mean rows, the second is the mean over the noise with weights α². So E tr G'f(G) is the
+    sum of α² times these.
 
     For f(s) = s/(s² + t²) and p > 0, with B = Σ_k α_k² p/(1 + α_k² p) and t² p = (1 − B/d_in)(1 − B/d_out), it is
     p/(1 + α² p): an equation of the resolvent at d → ∞ (a mode enters it as an update of rank 1). A step function of s
@@ -312,14 +307,16 @@ def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape:
     """
     # From where t is large to where Newton-Schulz steps vanish.
     (sizes, times), p = np.unique(repeated, return_counts=True), np.exp(np.arange(-12.0, 22.0, 0.2))
-    squares = np.concatenate([values, noise * sizes / repeated.sum()], -1)
-    many, factors = np.append(np.ones(values.shape[-1]), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
+    shares, kept = sizes / repeated.sum(), values.shape[-1]
+    squares = np.concatenate([values, noise * shares], -1)
+    many, factors = np.append(np.ones(kept), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
     whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
-    removed = many @ (1.0 - 1.0 / (1.0 + (squares / whole)[..., None] * p))
+    parts = 1.0 / (1.0 + (squares / whole)[..., None] * p)
+    removed = many @ (1.0 - parts)
     t = np.sqrt(np.prod([np.maximum(1.0 - removed / side, 0.0) for side in shape], axis=0) / p)
     weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
-    terms = weight * p / (1.0 + (values / whole)[..., None] * p)
-    return np.asarray(-np.trapezoid(terms, t[..., None, :]) * 2.0 / np.pi / whole**0.5)
+    found = -np.trapezoid(weight * p * parts, t[..., None, :]) * 2.0 / np.pi / whole**0.5
+    return [found[..., :kept], (found[..., kept:] * (times * shares)).sum(-1, keepdims=True)]
 
 
 def _inverse_root(values: Array) -> Array:
@@ -328,15 +325,6 @@ def _inverse_root(values: Array) -> Array:
 
 def _polynomial(values: Array) -> Array:
     return newton_schulz(values**0.5 / (values.sum(-1, keepdims=True) ** 0.5)) / values**0.5
-
-
-def _spread(values: Array, rank: float, *, alone: bool) -> Array:
-    scale, square = values.sum(-1, keepdims=True) ** 0.5, values[..., :-1].sum(-1, keepdims=True)
-    noise = (np.maximum(square, np.finfo(float).tiny) / rank) ** 0.5
-    singular = np.concatenate([np.broadcast_to(noise, values[..., :-1].shape), values[..., -1:] ** 0.5], axis=-1)
-    chosen = newton_schulz(singular / scale) / singular
-    chosen[..., -1] *= not alone
-    return chosen
 
 
 def newton_schulz(singular: Array) -> Array:
