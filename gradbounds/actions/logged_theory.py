@@ -23,7 +23,7 @@ from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_causes import BEYOND, DRAWN_BY, Cause, multiplied
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.units import duration
+from gradbounds.units import cpu_time
 from theory import Stack
 from theory.configurations import Note
 from theory.configurations.encoder_decoders import shares_ends
@@ -131,7 +131,7 @@ class Theory:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
         fine, (cost, causes) = self.quick_cost(coarse=False), self.costs(given, line, coarse=coarse)
         again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
+        return f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)", cost + causes + again
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.

@@ -404,4 +404,4 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     assert main(["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]) == 0
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
-    assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder
+    assert ("a batch of text have them; elsewhere, all positions count" in said) is not is_decoder
