@@ -190,9 +190,9 @@ def kernel_scale(
     """
     try:
         patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
-        # Of tied embeddings, coarse groups have a rule for half as many tokens: what it omits is a small part of WK.
-        coarse = coarse or bool(gaps(replace(stack, sequences=2), "grouped"))
-        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse)
+        # Coarse groups have a rule for half as many tied tokens as fine ones. It omits only a small part of WK.
+        is_coarse = coarse or bool(gaps(replace(stack, sequences=2), "grouped"))
+        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=is_coarse)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -260,9 +260,8 @@ def _verdicts(
 def _evidence_lines(measured: str, scale: float | None) -> list[str]:
     """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
     lines = textwrap.wrap(f"{measured * (scale is not None)}{_LIMITS}", 118)
-    if scale is None:
-        return [*lines, _UNSCALED]
-    return [*lines, *[_FAR.format(scale)] * (scale < LEAST_MEASURED)]
+    limits = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (scale < LEAST_MEASURED)
+    return [*lines, *limits]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
