@@ -26,7 +26,6 @@ from theory.configurations import stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
-from theory.mean_field.text_law import TextLaw
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
@@ -304,10 +303,9 @@ def test_few_tied_words_have_the_scale_of_all_their_tokens():
         placement="pre", width=144, depth=2, tokens=12, vocab=128, heads=2, mask="causal", embeddings="tied",
         embedding_scale=1 / 12, query_key_scale=1.0,
     )  # fmt: skip
-    law, step = TextLaw.zipf(0.5, 128), BatchStep("sgd", 1.0, 1.0, 1.0, {})
-    windows = np.random.default_rng(0).choice(128, (32, 13), p=law.frequencies)
-    squares = noise_scale(stack, windows, patterns=2, max_time=60).grad_sq(4)
-    expected = sum(float(np.nansum(square)) for square in squares.values())
+    law, step = law_of(stack, "zipf:0.5"), BatchStep("sgd", 1.0, 1.0, 1.0, {})
+    windows = law.windows(32, 12, np.random.default_rng(0))
+    expected = sum(noise_scale(stack, windows, patterns=2, max_time=60).squares(4).values())
     assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}) == (pytest.approx(expected, rel=0.08), [])
 
 
