@@ -112,6 +112,7 @@ _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
 _RATE_VIEW = "--batch {} --learning-rate R"
+_OF_MASKED = "not known with masked words; if all positions count: --batch S --learning-rate R"
 
 _IGNORED = "ignored on request"
 _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
@@ -405,6 +406,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
         return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW.format(BATCH)}" if text else _NO_RUN}
+    if result.values["line"].masked:
+        return {"no_rule": _OF_MASKED}
     view = _RATE_VIEW.format(sequences := result.values["batch"])
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)

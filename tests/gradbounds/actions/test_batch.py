@@ -401,7 +401,11 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
-    assert main(["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]) == 0
+    batch = ["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]
+    assert main([*batch, "--learning-rate", "1e-3"]) == 0
+    assert ("\nAll positions count in the loss, and no words are" in capsys.readouterr().out) is not is_decoder
+    assert main(batch) == 0
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
+    assert ("\nLearning rate of step 1: not known with masked words; if all" in said) is not is_decoder
     assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder

@@ -22,7 +22,7 @@ from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, 
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
-from theory.configurations import stack_from_config
+from theory.configurations import Note, stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
@@ -308,7 +308,10 @@ def test_few_tied_words_have_the_scale_of_all_their_tokens():
     windows = np.random.default_rng(0).choice(128, (32, 13), p=law.frequencies)
     squares = noise_scale(stack, windows, patterns=2, max_time=60).grad_sq(4)
     expected = sum(float(np.nansum(square)) for square in squares.values())
-    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}) == (pytest.approx(expected, rel=0.08), [])
+    masked = Note("masked words", "some positions", "left out", "")
+    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}, notes=[masked]) == (
+        pytest.approx(expected, rel=0.08), [],
+    ), "all positions count, as in the step"  # fmt: skip
 
 
 def test_relative_updates_are_those_of_the_first_step():
