@@ -32,7 +32,6 @@ from gradbounds.actions.remedies import (
     changes_of,
     furthest,
     loss_of,
-    partial_change,
     remedy,
 )
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
@@ -635,12 +634,10 @@ def _change_lines(
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
     is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
-    part = partial_change(run.values["stack"], change, furthest(run.columns("layers"))) if run else None
-    words = change.words + (f" ({part[0]:g}: up to about {part[1]:.2g}x)" if part else "")
     return [
         card_row(
             "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{words}: then {effect}{of}{loss}; {code}--compare {flags}",
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
 

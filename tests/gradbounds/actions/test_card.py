@@ -670,8 +670,6 @@ def test_lost_norms_and_equal_tokens_are_named():
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
-    part = remedies.partial_change(pre, remedies.Remedy("words", {"embedding_scale": 5.0}, 1.1), 27.0)
-    assert part == pytest.approx((2.0, 1.1**6.25)), "1 leaves more than the root of 27"
     rows = [card._change_lines(uneven, None, change, 4, has_loss=True)[0] for change in changes]
     assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
 
@@ -712,7 +710,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
     pattern = (
-        r"embedding 0.02 -> \S+(?: \(.*?\))?: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
+        r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
     )
     effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
     numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
