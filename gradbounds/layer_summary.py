@@ -37,9 +37,6 @@ _INPUTS = "table of inputs"
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
-# The squared norms of WQ and WK over that of WO below which they have a reason.
-_TINY = 0.02
-
 # The least squared norm of a layer, without which ratios of layers without a matrix would be 0/0.
 _LEAST = 1e-100
 
@@ -434,8 +431,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
     with one reason, or else with two. With experts e of weights p_ie, the squared gradient at W2's output is the sum of
     |sum_i p_ie g_i|². Networks that normalize each branch's output have none: small outputs enlarge gradients there.
     Attention is linear in WV and WO, so that their squared gradients have the ratio of the variances of WO and WV.
-    If gradients of WV follow so from those of WO, the reason holds for both. The gradient of a logit is p_ij times
-    (g_i·v_j - Σ_k p_ik g_i·v_k), so that WQ and WK get nothing from what all values have in common.
+    If gradients of WV follow so from those of WO, the reason holds for both.
 
     Args:
         scale: the noise scale of the network.
@@ -479,9 +475,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             text = f"{reason}, and {of_inputs}"
     is_listed = first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
     both = f"{first}, WV" if is_listed and _is_linear(scale.stack, parts["WO"], squares["WV"]) else first
-    scores = squares.get("WQ", 0.0) + squares.get("WK", 0.0)
-    is_small = bool(first == "WO" and 0.0 < scores < _TINY * squares["WO"])
-    return [card_row(f"why {both}", text + "; softmax gives WQ, WK only differences of values" * is_small)] * bool(text)
+    return [card_row(f"why {both}", text)] * bool(text)
 
 
 def _is_linear(stack: Stack, of_outputs: np.ndarray, of_values: float) -> bool:

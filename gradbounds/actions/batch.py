@@ -26,7 +26,15 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import card_row, expert_rows, first_over_last, reasons_of_largest, share_rows
+from gradbounds.layer_summary import (
+    PLAIN_RATIO,
+    QUICK_RATIO,
+    card_row,
+    expert_rows,
+    first_over_last,
+    reasons_of_largest,
+    share_rows,
+)
 from gradbounds.network_text import (
     drawn_lines,
     ends_of_layers,
@@ -187,7 +195,8 @@ def predict_batch(
     line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
-    larger, rough = _of_larger_batch(scale, first_over_last(layers))
+    quick = coarse * (QUICK_RATIO if stack.ffn == "gated" else PLAIN_RATIO)
+    larger, rough = _of_larger_batch(scale, first_over_last(layers), quick)
     reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
@@ -297,28 +306,34 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
     ]  # fmt: skip
 
 
-def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+def _of_larger_batch(
+    scale: NoiseScale, here: Mapping[str, float], quick: float
+) -> tuple[dict[str, float], dict[str, str]]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
     # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted.
     #
-    # Also return "above 2x", "below 2x" or "unknown" for a ratio, of 2 in the given batch, that is too uncertain. A
+    # Also return "larger" or "smaller" for ratios that are too uncertain for a number. Those of WQ and WK have the
+    # relative error `quick`, and are omitted unless they differ by more. Others have a large error of sampling. A
     # squared norm is C + (S - C)/B, so that the ratio of two layers is monotone in the batch size B. It grows if and
     # only if the first layer has the larger C/S. The sign is known if these differ by two standard errors of C.
-    table, rough = norms_by_layer(scale.product, scale.product_sem), dict[str, str]()
+    table, known, sides = norms_by_layer(scale.product, scale.product_sem), dict[str, float](), dict[str, str]()
     common = {name: ratio for name, ratio in first_over_last(table).items() if name in here}
     apart = {name: abs(math.log(common[name] / here[name])) for name in common}
     errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in common}
-    names = sorted(apart, key=lambda name: -round(apart[name], 2))
-    known = {name[5:]: common[name] for name in names if apart[name] > max(_FIFTH, 2.0 * errors[name])}
-    unsure = [name for name in here if 2.0 * errors.get(name, math.inf) > max(_FIFTH, apart.get(name, 0.0))]
-    for role, ratio in ((name[5:], float(f"{here[name]:.2g}")) for name in unsure):
+    for name in sorted(here, key=lambda name: -round(apart.get(name, 0.0), 2)):
+        role, differs, error = name[5:], apart.get(name, 0.0), 2.0 * errors.get(name, math.inf)
+        rough = math.log1p(quick * (role in ("WQ", "WK")))
         (first, last), (off, off_last) = (
             np.divide(of[role], scale.single[role])[[0, -1]] for of in (scale.product, scale.product_sem)
         )
-        side = "above" if first > last else "below"
-        is_sure = abs(first - last) > 2.0 * math.hypot(off, off_last)
-        rough[role] = f"{side} {ratio:g}x" if is_sure else "unknown"
-    return known, rough
+        if differs > max(_FIFTH, error) and not rough:
+            known[role] = common[name]
+        elif (
+            differs > max(rough, error) if rough
+            else error > _FIFTH and abs(first - last) > 2.0 * math.hypot(off, off_last)
+        ):  # fmt: skip
+            sides[role] = "larger" if first > last else "smaller"
+    return known, sides
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:

@@ -32,7 +32,6 @@ from gradbounds.actions.remedies import (
     changes_of,
     furthest,
     loss_of,
-    partial_change,
     remedy,
 )
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
@@ -112,6 +111,7 @@ _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
 _RATE_VIEW = "--batch {} --learning-rate R"
+_OF_MASKED = "not known with masked words; if all positions count: --batch S --learning-rate R"
 
 _IGNORED = "ignored on request"
 _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
@@ -405,6 +405,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
         return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW.format(BATCH)}" if text else _NO_RUN}
+    if result.values["line"].masked:
+        return {"no_rule": _OF_MASKED}
     view = _RATE_VIEW.format(sequences := result.values["batch"])
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
@@ -632,12 +634,10 @@ def _change_lines(
     code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
     is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
-    part = partial_change(run.values["stack"], change, furthest(run.columns("layers"))) if run else None
-    words = change.words + (f" ({part[0]:g}: up to about {part[1]:.2g}x)" if part else "")
     return [
         card_row(
             "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{words}: then {effect}{of}{loss}; {code}--compare {flags}",
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
 

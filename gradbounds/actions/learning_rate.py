@@ -11,7 +11,7 @@ import pandas as pd
 
 from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
 from gradbounds.actions.card import OWN_RATES, evidence, rate_range
-from gradbounds.actions.first_line import quick_cost, quick_sampling, scale_of_batch
+from gradbounds.actions.first_line import masks_words, quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -167,7 +167,7 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps, stack.placement, far=far), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
-            *_table(steps, f"range{known}", stack), "",
+            *[_UNMASKED] * masks_words(notes), *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(_measured(stack, optimizers, times), _exact(stack, optimizers), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -187,7 +187,7 @@ def kernel_scale(
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
     at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
-    Norms include the factors on matrices in `notes`, as the steps do.
+    Norms include the factors on matrices in `notes`, and all positions count in the loss, as in the steps.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
@@ -196,7 +196,8 @@ def kernel_scale(
         patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
         # For tied embeddings, coarse groups have a rule for half as many tokens. It omits a small part of WK.
         coarse = coarse or bool(gaps(replace(stack, sequences=2), "grouped"))
-        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse, notes=notes)
+        factors = [note for note in notes if not masks_words([note])]
+        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse, notes=factors)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -318,6 +319,7 @@ _OF_MUON = (
     "torch.optim.Muon scales it by default. Usual recipes train embeddings, output matrix and norm gains by AdamW. "
     "Theory has no rule for this mix, so that this critical rate is not theirs."
 )
+_UNMASKED = "All positions count in the loss, and no words are masked; rates with masked words are not known."
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
     "With small embeddings, they are far too small."

@@ -127,33 +127,10 @@ def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]
     A branch between norms changes a gradient by a factor of 1 + a/r², where r is the residual stream's rms. With large
     embeddings, r is theirs in every layer, so that the logarithm of a ratio of layers is proportional to 1/r².
     """
-    scale, smaller = float(change.values.get("embedding_scale", 0.0)), max(1.0, _scale_for(change, EVEN))
+    scale = float(change.values.get("embedding_scale", 0.0))
+    smaller = max(1.0, _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5))
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
-
-
-def _scale_for(change: Remedy, ratio: float) -> float:
-    # Return the smallest embeddings of 1, 2, 5, ... with at most a ratio of layers, by the law in `_smaller`.
-    scale = float(change.values.get("embedding_scale", 0.0))
-    return _round_up(scale * (math.log(change.first_over_last) / math.log(ratio)) ** 0.5)
-
-
-def partial_change(stack: Stack, change: Remedy, before: float) -> tuple[float, float] | None:
-    """Return smaller embeddings that already halve the logarithm of a ratio, with the largest remaining ratio.
-
-    A gradient changes by factors 1 + a/(s² + b) with embeddings s, where branches add b to the stream's mean square.
-    As x log(1 + a/(x + b)) grows with x, the ratio for s is at most that for larger embeddings to the power of the
-    squared quotient of both. Predicted ratios of five models were 0.3 to 1.2 times this limit, because a and b
-    change a little. The result is None without such embeddings.
-
-    Args:
-        stack: the network without the change.
-        change: a change that draws embeddings larger.
-        before: the ratio of the first and the last layer without the change, as a factor above 1.
-    """
-    scale, smaller = change.values.get("embedding_scale", 0.0), _scale_for(change, before**0.5)
-    largest = change.first_over_last ** (scale / smaller) ** 2
-    return (smaller, largest) if stack.embedding_scale < smaller < scale else None
 
 
 def search_seconds(own: float) -> float:

@@ -133,24 +133,26 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "error", "named", "unsure"),
+    ("first", "last", "error", "quick", "named", "unsure"),
     [
-        (0.16, 0.01, [0.0, 0.0], {"WQ": 4.0}, {}),
-        (0.16, 0.01, [0.9, 0.9], {}, {"WQ": "unknown"}),
-        (0.09, 0.01, [0.0, 0.5], {}, {"WQ": "above 2x"}),
-        (0.16, -0.01, [0.1, 0.1], {}, {"WQ": "above 2x"}),
-        (0.02, 0.02, [0.9, 0.1], {}, {"WQ": "below 2x"}),
-        (0.04, 0.01, [0.1, 0.1], {}, {}),
+        (0.16, 0.01, [0.0, 0.0], 0.0, {"WQ": 4.0}, {}),
+        (0.16, 0.01, [0.0, 0.0], 0.5, {}, {"WQ": "larger"}),
+        (0.16, 0.01, [0.0, 0.0], 1.1, {}, {}),
+        (0.16, 0.01, [0.9, 0.9], 0.0, {}, {}),
+        (0.09, 0.01, [0.0, 0.5], 0.0, {}, {"WQ": "larger"}),
+        (0.16, -0.01, [0.1, 0.1], 0.0, {}, {"WQ": "larger"}),
+        (0.02, 0.02, [0.9, 0.1], 0.0, {}, {"WQ": "smaller"}),
+        (0.04, 0.01, [0.1, 0.1], 0.0, {}, {}),
     ],
 )
-def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(first, last, error, named, unsure):
+def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(first, last, error, quick, named, unsure):
     """For every size of the batch, the ratio is on the printed side of its value in one sequence."""
     square, none = {"WQ": np.array([first, last])}, {"WQ": np.zeros(2)}
     scale = NoiseScale(
         Stack(depth=2), 4.2, {"WQ": np.array([4.0, 1.0])}, square, none, {"WQ": error * np.abs(square["WQ"])}, {}
     )
-    assert batch._of_larger_batch(scale, {"grad_WQ": 2.0}) == (pytest.approx(named), unsure)
-    side = {"above 2x": 1.0, "below 2x": -1.0}.get(unsure.get("WQ", ""), 0.0)
+    assert batch._of_larger_batch(scale, {"grad_WQ": 2.0}, quick) == (pytest.approx(named), unsure)
+    side = {"larger": 1.0, "smaller": -1.0}.get(unsure.get("WQ", ""), 0.0)
     assert min(side * np.diff([np.divide(*scale.grad_sq(sequences)["WQ"]) for sequences in range(1, 40)])) >= 0.0
 
 
@@ -401,7 +403,11 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
-    assert main(["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]) == 0
+    batch = ["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]
+    assert main([*batch, "--learning-rate", "1e-3"]) == 0
+    assert ("\nAll positions count in the loss, and no words are" in capsys.readouterr().out) is not is_decoder
+    assert main(batch) == 0
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
+    assert ("\nLearning rate of step 1: not known with masked words; if all" in said) is not is_decoder
     assert ("a batch of text have them; elsewhere, all positions count" in said) is not is_decoder

@@ -8,7 +8,6 @@ from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from checks.first_step import first_step
@@ -22,7 +21,7 @@ from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, 
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
-from theory.configurations import stack_from_config
+from theory.configurations import Note, stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
@@ -306,7 +305,10 @@ def test_few_tied_words_have_the_scale_of_all_their_tokens():
     law, step = law_of(stack, "zipf:0.5"), BatchStep("sgd", 1.0, 1.0, 1.0, {})
     windows = law.windows(32, 12, np.random.default_rng(0))
     expected = sum(noise_scale(stack, windows, patterns=2, max_time=60).squares(4).values())
-    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}) == (pytest.approx(expected, rel=0.08), [])
+    masked = Note("masked words", "some positions", "left out", "")
+    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}, notes=[masked]) == (
+        pytest.approx(expected, rel=0.08), [],
+    ), "all positions count, as in the step"  # fmt: skip
 
 
 def test_relative_updates_are_those_of_the_first_step():
@@ -666,8 +668,6 @@ def test_lost_norms_and_equal_tokens_are_named():
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
-    part = remedies.partial_change(pre, remedies.Remedy("words", {"embedding_scale": 5.0}, 1.1), 27.0)
-    assert part == pytest.approx((2.0, 1.1**6.25)), "1 leaves more than the root of 27"
     rows = [card._change_lines(uneven, None, change, 4, has_loss=True)[0] for change in changes]
     assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
 
@@ -695,23 +695,10 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
     wo, w2 = ([4.0, 8.0], [4.0, 0.2]), ([1.0, 1.0], [1.0, 0.2])
     both = "the gradient at WO's output is 1.4x that at W2's, and WO's inputs are 1.8x those of W2"
     assert reasons_of_largest(_scale(stack, WO=wo, W2=w2), 64) == [f"  why WO           {both}"]
-    parts = {"WV": (wo[0], [1.0, 1.0]), "WO": wo, "W2": w2, "WQ": ([0.01, 0.01], [1.0, 1.0])}
-    assert reasons_of_largest(_scale(stack, **parts), 64) == [
-        f"  why WO, WV       {both}; softmax gives WQ, WK only differences of values"
-    ]
-    (narrow,) = reasons_of_largest(_scale(replace(stack, value_gain=2.0), **parts | {"WQ": wo}), 64)
-    assert narrow == f"  why WO           {both}", "unlike deviations, and no small norm of WQ"
-
-
-def test_queries_and_keys_get_only_differences_of_values():
-    """A vector that all values have in common changes no gradient of queries and keys."""
-    (queries, keys, values), attend = torch.randn(3, 1, 6, 4, dtype=torch.float64), torch.nn.functional
-    found = [
-        torch.autograd.grad((values.sin() * attend.scaled_dot_product_attention(*at, values + added)).sum(), at)
-        for added in (0.0, 10.0)
-        for at in [(queries.clone().requires_grad_(), keys.clone().requires_grad_())]
-    ]
-    assert all(torch.allclose(before, after, atol=1e-12) for before, after in zip(*found, strict=True))
+    parts = {"WV": (wo[0], [1.0, 1.0]), "WO": wo, "W2": w2}
+    assert reasons_of_largest(_scale(stack, **parts), 64) == [f"  why WO, WV       {both}"]
+    (narrow,) = reasons_of_largest(_scale(replace(stack, value_gain=2.0), **parts), 64)
+    assert narrow == f"  why WO           {both}", "unlike deviations"
 
 
 @pytest.mark.parametrize("tokens", [(), ("--tokens", "256")], ids=str)
@@ -720,9 +707,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(card, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
-    pattern = (
-        r"embedding 0.02 -> \S+(?: \(.*?\))?: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
-    )
+    pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
     numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
     sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]

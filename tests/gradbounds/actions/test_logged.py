@@ -179,7 +179,7 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
     monkeypatch.setattr(progress, "LONG", 0.0)
     for norm in (healthy.norm, healthy.norm**2):
         judged(tmp_path, healthy.loss, norm)
-        said = re.fullmatch(r"(.*) \(\S+ s if the log is as predicted\): about .*\n", capsys.readouterr().err)
+        said = re.fullmatch(r"(.*) \(\S+ CPU s if the log is as predicted\): about .*\n", capsys.readouterr().err)
         assert said and said[1] == "predicting the first step"
 
 
