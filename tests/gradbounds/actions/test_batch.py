@@ -132,6 +132,15 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     )
 
 
+@pytest.mark.parametrize("flags", ["--layers", "--batch 4 --text zipf:1"])
+def test_a_matrix_that_layer_1_lacks_has_no_ratio(flags, capsys):
+    experts = "--placement pre --width 64 --depth 3 --vocab 64 --experts 4 --experts-per-token 2 --dense-layers 1"
+    assert main(["predict", *experts.split(), *flags.split()]) == 0
+    said = capsys.readouterr().out
+    assert "dL/dWR" in said and "dL/dWR" not in ratios_of(said) and "error of the attention samples" not in said
+    assert ("WR not in layer 1, " if flags == "--layers" else '"-" up to layer 1: no such matrix there.\n') in said
+
+
 @pytest.mark.parametrize(
     ("first", "last", "error", "quick", "named", "unsure"),
     [
