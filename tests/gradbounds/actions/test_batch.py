@@ -412,7 +412,10 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
-    batch = ["predict", "--config", str(file), "--tokens", "16", "--batch", "8", "--text", "zipf:1"]
+    batch = ["predict", "--config", str(file), "--text", "zipf:1", "--batch", "1", "--tokens", "4"]
+    rough = "; rough: 0.6 masked words a batch, none in 52% of runs (loss NaN)"
+    assert main(batch) == 0 and (rough in " ".join(capsys.readouterr().out.split())) is not is_decoder
+    batch[-3:] = "8", "--tokens", "16"
     assert main([*batch, "--learning-rate", "1e-3"]) == 0
     assert ("\nAll positions count in the loss, and no words are" in capsys.readouterr().out) is not is_decoder
     assert main(batch) == 0
