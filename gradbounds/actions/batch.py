@@ -219,7 +219,7 @@ def predict_batch(
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=texts)),
             *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
-            *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law)),
+            *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law, line.masked)),
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:],
@@ -418,8 +418,12 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
     return lines
 
 
-def _of_law(law: TextLaw) -> list[str]:
-    # State how often tokens and labels repeat.
+def _of_law(law: TextLaw, masked: float) -> list[str]:
+    # State how often tokens and labels repeat; with a share of masked words, labels are the tokens before masking.
+    if masked:
+        within, across = (f"{chance:.3g}" for chance in (law.within, law.across))
+        apart = f" ({across} in two sequences)" * (within != across)
+        return [f"Before masking, two tokens are equal with probability {within}{apart}."]
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
         return [
