@@ -263,7 +263,7 @@ def _step_lines(
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
     slower, rest = [slowed_text(slowest)] * bool(slowest[1]), list[str]()
     if are_alike:
-        steps += ["alike tokens do not: WQ, WK hardly change the loss"]
+        steps += ["as tokens are alike, WQ, WK hardly change the loss"]
         slower, rest = [], [card_row("AdamW's epsilon", each.removeprefix("AdamW's epsilon ")) for each in slower]
     has_rows = are_alike or bool(slower)
     return [
