@@ -79,14 +79,15 @@ def layer_lines(
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     stream, gradients = profiles(with_cosines(table), value), gradient_profiles(table, value)
-    ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
-    if not ratios:
+    if not (ratios := first_over_last(table, value)):
         return []
     is_gated = stack.ffn == "gated"
     least = coarse * (QUICK_RATIO if is_gated else PLAIN_RATIO)
     last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
     known = {name for name in stream if name.startswith("grad_")}
-    lost = [role(name) for name in matrices(table) if name in known and name not in gradients]
+    absent = absent_from_first(stack, table)
+    lost = [name for name in matrices(table) if name in known and name not in (*gradients, *absent)]
+    missing = {"unknown (sampling error)": lost, "not in layer 1": absent}
     sizes = "rms {:.3g} after layer 1, {:.3g} after {}"
     if stack.composition.stream_norm:
         sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
@@ -100,7 +101,7 @@ def layer_lines(
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
-            f"{', '.join(lost)} unknown (sampling error), " * bool(lost)
+            "".join(f"{', '.join(map(role, names))} {why}, " for why, names in missing.items() if names)
             + _by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole), least)
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
@@ -262,7 +263,7 @@ def _step_lines(
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
     slower, rest = [slowed_text(slowest)] * bool(slowest[1]), list[str]()
     if are_alike:
-        steps += ["alike tokens do not: WQ, WK hardly change the loss"]
+        steps += ["as tokens are alike, WQ, WK hardly change the loss"]
         slower, rest = [], [card_row("AdamW's epsilon", each.removeprefix("AdamW's epsilon ")) for each in slower]
     has_rows = are_alike or bool(slower)
     return [
@@ -336,7 +337,15 @@ def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    return {name: float(of[0] / of[-1]) for name, of in gradient_profiles(table, value).items() if of.min() > 0}
+    gradients = gradient_profiles(table, value)
+    depth = max(map(len, gradients.values()), default=0)
+    return {name: float(of[0] / of[-1]) for name, of in gradients.items() if of.min() > 0 and len(of) == depth}
+
+
+def absent_from_first(stack: Stack, table: Columns) -> list[str]:
+    """Return the gradients of the matrices that layer 1 lacks because it has no experts."""
+    shapes = weight_shapes(stack.of_layer(1))
+    return [name for name in matrices(table) if stack.dense_layers and role(name) not in shapes]
 
 
 def _interpolated(norms: Columns, value: str) -> Columns:

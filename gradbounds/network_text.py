@@ -257,14 +257,14 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
 
 
 def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
-    """State for every matrix the gradient norm in the first layer divided by that in the last layer.
+    """State for every matrix of all layers the gradient norm in the first layer divided by that in the last layer.
 
     Ratios within 5% of 1 are marked as equal. An encoder has its own line.
     """
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
-        ends = ends_of_layers(table, name, value)
-        if ends is not None and np.asarray(table["layer"])[np.asarray(table["quantity"]) == name].max() > 1:
+        ends, layers = ends_of_layers(table, name, value), np.asarray(table["layer"])[table["quantity"] == name]
+        if ends is not None and layers.min() == 1 < layers.max():
             whose, flat = (
                 ", encoder" if name.startswith("encoder_") else "",
                 " (equal within 5%)" * (abs(ends[0] - 1) < 0.1 and abs(math.log(ends[0])) < FLAT),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from checks.stacks.gradients_by_layer import Columns
+from checks.stacks.gradients_by_layer import Columns, matrices
 from gradbounds.actions.first_line import (
     COARSE,
     FirstLine,
@@ -29,6 +29,7 @@ from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     PLAIN_RATIO,
     QUICK_RATIO,
+    absent_from_first,
     card_row,
     expert_rows,
     first_over_last,
@@ -82,6 +83,8 @@ _LOOKED_AT, _FREQUENT = 4096, 0.2
 _FIFTH = 0.2
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
+
+_ABSENT = '  "-" up to layer {}: no such matrix there.'
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -216,7 +219,7 @@ def predict_batch(
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
             *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=texts)),
             *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
-            *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law)),
+            *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law, line.masked)),
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:],
@@ -295,11 +298,13 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
     # State the ratios first / last layer, in this batch and in a much larger one, and what the table lacks. Repeated
     # tokens enlarge the norms of W^K above layer 1 by up to 2 kappa, where kappa is the probability of equal tokens.
     error = 2.0 * law.within * bool(stack.query_key_scale and stack.depth > 1) if law is not None else 0.0
-    lost = set(layers["quantity"][np.isnan(layers["predicted"])])
+    rows = np.isnan(layers["predicted"]) & np.isin(layers["quantity"], matrices(layers))
+    lost = set(layers["quantity"][rows])
+    no_matrix = np.isin(layers["quantity"], absent_from_first(stack, layers)) & (layers["layer"] <= stack.dense_layers)
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     others = ", ".join(f"dL/d{name} {ratio:.3g}" for name, ratio in larger.items())
     return [
-        *[_LOST] * bool(lost),
+        *[_ABSENT.format(stack.dense_layers)] * bool(no_matrix.any()), *[_LOST] * bool((rows & ~no_matrix).any()),
         *[f"  The norms of W^K above layer 1 may be up to {error:.1%} larger, because tokens repeat."] * (error > 0.01),
         *over_layers(stack, known, "predicted"),
         *[f"In a much larger batch: {others}."] * bool(larger),
@@ -413,8 +418,12 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
     return lines
 
 
-def _of_law(law: TextLaw) -> list[str]:
-    # State how often tokens and labels repeat.
+def _of_law(law: TextLaw, masked: float) -> list[str]:
+    # State how often tokens and labels repeat; with a share of masked words, labels are the tokens before masking.
+    if masked:
+        within, across = (f"{chance:.3g}" for chance in (law.within, law.across))
+        apart = f" ({across} in two sequences)" * (within != across)
+        return [f"Before masking, two tokens are equal with probability {within}{apart}."]
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
         return [

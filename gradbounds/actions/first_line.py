@@ -48,6 +48,9 @@ _WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
 
 LOSS_OF_UNTIED = "unknown: the class ties both ends, and theory has the loss of untied ends, "
 
+# The mean number of masked words below which a batch's ranges are rough: without any, its loss is NaN.
+_LEAST_MASKED = 20
+
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
 COARSE = 0.09
@@ -73,6 +76,7 @@ class FirstLine:
         drawn: standard deviation of the norm over weights and batches of one text, without theory's own error.
         quick: largest relative error by which a quick estimate of the norm is too small; 0 otherwise.
         masked: share of masked words; 0 if every position counts in the loss.
+        positions: number of positions in the batch.
     """
 
     loss: float
@@ -84,6 +88,7 @@ class FirstLine:
     drawn: float = 0.0
     quick: float = 0.0
     masked: float = 0.0
+    positions: int = 0
 
     @property
     def log_deviation(self) -> float:
@@ -132,7 +137,7 @@ def first_line(
     of_draw = norm * float(np.linalg.norm(drawn))
     return FirstLine(
         scale.loss, deviation, norm, math.hypot(of_draw, norm * float(np.linalg.norm(shares))), shared, bound, of_draw,
-        masked=scale.masked,
+        masked=scale.masked, positions=batch * scale.stack.tokens,
     )  # fmt: skip
 
 
@@ -262,6 +267,10 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     errors = f" by draw,{' text,' * texts} theory{f'; quick: within {line.quick:.0%}' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * masks_words(notes)
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
+    if 0.0 < line.masked * line.positions < _LEAST_MASKED:
+        none = (1.0 - line.masked) ** line.positions
+        runs += f"; rough: {line.masked * line.positions:.2g} masked words a batch"
+        runs += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005)
     around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
     loss, norm = (
         f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)} ({number_text(mean, error)}"

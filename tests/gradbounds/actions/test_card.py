@@ -657,7 +657,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     ]
     rows = ["\n".join(lines[3:-1]) for lines in said]
     assert rows[:2] == [even, f"{even}; Muon's {rate}"] and re.match(f"{even}; AdamW's epsilon {slow}\n", rows[2])
-    alike, row = f"{even}; alike tokens do not: WQ, WK hardly change the loss", f"  Muon             {rate}"
+    alike, row = f"{even}; as tokens are alike, WQ, WK hardly change the loss", f"  Muon             {rate}"
     assert rows[3:5] == [alike, f"{alike}\n{row}"] and re.match(f"{alike}\n  AdamW's epsilon  {slow}\n{row}", rows[5])
     flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
     small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
