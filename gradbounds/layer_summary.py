@@ -342,6 +342,13 @@ def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float
     return {name: float(of[0] / of[-1]) for name, of in gradient_profiles(table, value).items() if of.min() > 0}
 
 
+def lost_matrices(table: Columns) -> list[str]:
+    """Return the matrices of several layers with a first or last gradient norm lost in the error of sampling."""
+    norms = profiles({**table, "predicted": np.nan_to_num(table["predicted"])}, "predicted")
+    known = gradient_profiles(table, "predicted")
+    return [role(name) for name, of in norms.items() if name.startswith("grad_") and len(of) > 1 and name not in known]
+
+
 def _interpolated(norms: Columns, value: str) -> Columns:
     """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
     names, within = np.asarray(norms["quantity"]), np.array(norms[value])
