@@ -556,6 +556,17 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
         "Gain: output norms, which bound what branches add in all steps; more even layers (SGD). Cost: AdamW's "
         "critical rate 0.12x (beyond its error, 3x); largest cosine of two tokens 0.11 -> 0.63."
     )
+    steps = [
+        compare._Step({f"{name}, first / last layer": ratio for name, ratio in ratios.items()} | {"gradient norm": 1.0},
+                      lost=lost)
+        for ratios, lost in (({"W1": 3.0, "WK": 9.0}, ["WQ"]), ({"W1": 2.0}, ["WQ", "WK"]))
+    ]  # fmt: skip
+    verdict, (note, *_) = compare._summary(*steps, pre, peri)
+    assert "layer at most 3x -> 2x apart, without WQ and WK); gradient" in " ".join(" ".join(verdict).split())
+    assert note == compare._LOST
+    head, *rows = compare._overview([["placement=peri"], ["depth=1"]], [*steps, compare._Step({"loss": 1.0})])
+    assert head.endswith("first, last layer, without WQ and WK")
+    assert [" ".join(row.split()[-2:]) for row in rows] == ["3x apart", "2x apart", "unknown unknown"]
     changed = (
         ".* a linear warm-up 10x as long. Try the change if early steps blow up.* layers become as even as before "
     )
