@@ -29,7 +29,7 @@ from gradbounds.grid import FIELDS
 from gradbounds.help_text import Captured, folded_help, some_boxes
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
 from simulate.runs.files import check_place
-from theory.stack.registry import nearest
+from theory.stack.registry import SYNONYMS, nearest
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
@@ -333,6 +333,9 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
     text = " ".join(lines)
+    unknown = re.search(r"options: --([\w-]+)", text)
+    if unknown and arguments[0] == "predict" and (name := SYNONYMS.get(unknown[1].replace("-", "_"))):
+        return f" Did you mean --{name.replace('_', '-')}?"
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")
         return f" Did you mean {flag}?" if flag and flag not in arguments else ""

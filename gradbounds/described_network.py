@@ -116,6 +116,8 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     [('placement=peri',), ('depth=4',)]
     >>> variants(["placement=peri", "depth=4,8"])
     [('placement=peri', 'depth=4'), ('placement=peri', 'depth=8')]
+    >>> variants(["depth_mixing=[[1,0],[1,1]]"])
+    [('depth_mixing=[[1,0],[1,1]]',)]
     """
     networks: list[dict[str, list[str]]] = [{}]
     for change in changes:
@@ -123,7 +125,8 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
         if change == "+" or field_name(field) in networks[-1]:
             networks.append({})
         if change != "+":
-            networks[-1][field_name(field)] = [f"{field}{equals}{value}" for value in values.split(",")]
+            each = [values] if values.startswith("[") else values.split(",")  # a matrix is one value
+            networks[-1][field_name(field)] = [f"{field}{equals}{value}" for value in each]
     return [choice for network in networks if network for choice in product(*network.values())]
 
 

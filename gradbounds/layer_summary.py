@@ -348,6 +348,13 @@ def absent_from_first(stack: Stack, table: Columns) -> list[str]:
     return [name for name in matrices(table) if stack.dense_layers and role(name) not in shapes]
 
 
+def lost_matrices(table: Columns) -> list[str]:
+    """Return the matrices of several layers with a first or last gradient norm lost in the error of sampling."""
+    norms = profiles({**table, "predicted": np.nan_to_num(table["predicted"])}, "predicted")
+    known = gradient_profiles(table, "predicted")
+    return [role(name) for name, of in norms.items() if name.startswith("grad_") and len(of) > 1 and name not in known]
+
+
 def _interpolated(norms: Columns, value: str) -> Columns:
     """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
     names, within = np.asarray(norms["quantity"]), np.array(norms[value])

@@ -192,7 +192,7 @@ class FirstStepOfRun:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
         step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
         rates = ", critical learning rates" * (
-            step == "step 1" and not gaps(replace(self.stack, tokens=2), "first_step")
+            step == "step 1" and not gaps(replace(self.stack, tokens=2), "first_step") and bool(_positions(self.stack))
         )
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
@@ -648,19 +648,23 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     return [
         "Learning rate of step 1 (R/N in N warm-up steps to R), loss to second order; finer: --learning-rate R "
         "--warmup-steps N",
-        *[
-            card_row(
-                name,
-                f"falls up to {low}, rises from {high} on ({rates['evidence']}){exact}"
-                if rates[key]["low"]
-                else f"critical rate {rate}; its error is not measured in such networks",
-            )
-            for key, name in RATES.items()
-            for ends in [[rates[key][end] or 0.0 for end in ("low", "rate", "high", "rises")]]
-            for low, rate, high, rises in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in ends]]
-            for exact in [f"; exact loss: from {rises} or later" * bool(rates[key]["rises"])]
-        ],
+        *[card_row(name, _rate_text(rates[key], rates["evidence"])) for key, name in RATES.items()],
     ]  # fmt: skip
+
+
+def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
+    """Return where the loss to second order falls and rises, and from which rate on sampled losses themselves rose."""
+    low, rate, high, rises = (
+        f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
+        for end in (ends[name] or 0.0 for name in ("low", "rate", "high", "rises"))
+    )
+    if not ends["low"]:
+        return f"critical rate {rate}; its error is not measured in such networks"
+    text = f"falls up to {low}, rises from {high} on ({evidence})"
+    if not ends["rises"]:
+        return text
+    late = ends["rises"] >= (ends["high"] or 0.0)
+    return f"{text}; exact loss: {f'from {rises} or later' if late else f'perhaps from {rises} on'}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

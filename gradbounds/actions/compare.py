@@ -20,6 +20,7 @@ from gradbounds.layer_summary import (
     PLAIN_RATIO,
     QUICK_RATIO,
     first_over_last,
+    lost_matrices,
     profiles,
     role,
     slowed_text,
@@ -42,7 +43,6 @@ from theory.mean_field.experts import rarely_chosen
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.optimizers import Optimizer
 from theory.stack.placements import COMPOSITIONS, TITLES
-from theory.stack.weights import weight_shapes
 
 _ENDS, _GROWTH = ", first / last layer", "stream's rms, last / first layer"
 _FALL = "fall of loss / small rate, AdamW"
@@ -82,6 +82,7 @@ class _Step:
         unknown: reason for numbers that are unknown; "" without.
         deviations: standard deviations of one run, by name of the number.
         layers: table of the layers, as lines of text.
+        lost: matrices whose ratio of the first to the last layer is lost in the error of sampling.
         factors: by optimizer, the factor in either direction within which measured critical rates are; inf if unknown.
         slowed: the result of `slowest_step`.
         is_extrapolated: whether no measured network is similar, so that critical rates may have larger errors.
@@ -91,6 +92,7 @@ class _Step:
     unknown: str = ""
     deviations: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[str] = ()
+    lost: Sequence[str] = ()
     factors: Mapping[Optimizer, float] = field(default_factory=dict)
     slowed: tuple[float, str] = 1.0, ""
     is_extrapolated: bool = False
@@ -218,15 +220,14 @@ def _tables(
 
 def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple[list[str], list[str]]:
     # Return for whom a change pays, which is a verdict on SGD and AdamW, and the lines on gain and cost.
-    names = [name for name in before.numbers if name.endswith(_ENDS) and name in after.numbers]
-    if not names:
+    left_out = _left_out((before, after))
+    ends = [_apart(step, left_out) for step in (before, after)]
+    if math.isnan(sum(ends)):
         return [], []
-    norms, ends = [step.numbers["gradient norm"] for step in (before, after)], [*map(_apart, (before, after))]
+    norms = [step.numbers["gradient norm"] for step in (before, after)]
     evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
-    once, kept = before.numbers.keys() ^ after.numbers.keys(), weight_shapes(changed)
-    lost = [name for name in weight_shapes(stack) if name in kept and f"{name}{_ENDS}" in once]
-    without = f", without {' and '.join(lost)}" * bool(lost)
+    last = f"{last} apart, without {' and '.join(left_out)}".removesuffix(", without ")
     sides: tuple[list[str], list[str]] = [], []
     times, _, error = _times(before, after, "sgd")
     rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
@@ -236,7 +237,7 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         f"AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter{unused}. Such steps "
         "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
-        f"{last} apart{without}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
+        f"{last}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss to second order. Step 1 does not decide which trains better.",
     ]
     compared = {**_SMALLER}
@@ -274,17 +275,33 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
         for lines in (verdict, listed)
     )
-    return above, [_LOST] * bool(lost) + below
+    return above, [_LOST] * any([*before.lost, *after.lost]) + below
 
 
-def _apart(step: _Step) -> float:
+def _ratios(step: _Step) -> dict[str, float]:
+    # Return the known ratios of the first to the last layer, by the name of the matrix.
+    return {name.removesuffix(_ENDS): ratio for name, ratio in step.numbers.items() if name.endswith(_ENDS)}
+
+
+def _left_out(steps: Sequence[_Step]) -> list[str]:
+    # Return the matrices whose ratio is unknown in one of the networks, so that networks are compared without them. A
+    # network without any ratio, such as one of a single layer, does not count.
+    known = [ratios.keys() for ratios in map(_ratios, steps) if ratios]
+    names = dict.fromkeys(name for step in steps for name in (*step.lost, *_ratios(step)))
+    return [name for name in names if not all(name in each for each in known)]
+
+
+def _apart(step: _Step, left_out: Sequence[str]) -> float:
     # Return the largest ratio of the first to the last layer in either direction, as a logarithm; NaN without a ratio.
-    return max((abs(math.log(of)) for name, of in step.numbers.items() if name.endswith(_ENDS)), default=math.nan)
+    return max((abs(math.log(of)) for name, of in _ratios(step).items() if name not in left_out), default=math.nan)
 
 
 def _overview(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
     # Return a row for each network: critical rates, loss, norm, largest cosine, and most uneven layers.
-    rows = [[*(step.numbers.get(name, math.nan) for name in _LISTED), math.exp(_apart(step))] for step in steps]
+    left_out = _left_out(steps)
+    rows = [
+        [*(step.numbers.get(name, math.nan) for name in _LISTED), math.exp(_apart(step, left_out))] for step in steps
+    ]
     texts = [
         [
             "unknown" if math.isnan(number) else f"{float(f'{number:.{digits}g}'):,g}{unit}"
@@ -292,7 +309,8 @@ def _overview(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str
         ]
         for row in rows
     ]
-    heads = ["", "critical rate, AdamW", "SGD", "loss", "gradient norm", "largest cosine", "first, last layer"]
+    last = f"first, last layer, without {' and '.join(left_out)}".removesuffix(", without ")
+    heads = ["", "critical rate, AdamW", "SGD", "loss", "gradient norm", "largest cosine", last]
     return table_lines(heads, [[" ".join(words), *row] for words, row in zip([["before"], *each], texts, strict=True)])
 
 
@@ -364,7 +382,7 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
     # Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way.
     words = [" ".join(changes) or "none" for changes in each]
     widest, names = max(map(len, words)), ("loss", "gradient norm")
-    ratios = [{n.removesuffix(_ENDS): each for n, each in step.numbers.items() if n.endswith(_ENDS)} for step in steps]
+    ratios = [*map(_ratios, steps)]
     return [
         f"  {'change':{widest}}     loss     norm  layers: gradient norm of the first / the last (1x = equal)",
         *[
@@ -409,7 +427,7 @@ def _step(
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(
-        numbers, "", deviations, table,
+        numbers, "", deviations, table, lost=lost_matrices(result.columns("layers")),
         slowed=slowest_step(stack, result.columns("layers"), line.norm**2),
     )  # fmt: skip
     if not rates:

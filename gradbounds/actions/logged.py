@@ -54,11 +54,9 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
-# The measurements that decide an undecided verdict: about another text, one unlike all measured ones, one without a
-# prediction, and the step.
+# The measurements that decide an undecided verdict: about another text, one without a prediction, and the step.
 _DECIDING = (
     "repeat with --text FILE, the token ids of your batch, because a usual text could explain the log",
-    "repeat with --text FILE, the token ids of your batch; no measured text explains the log, so test the other causes",
     "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
     "log the number of the step, because later steps have a smaller loss",
 )
@@ -208,8 +206,7 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    is_fitted = any(each.is_fitted for each in texts)
-    doubts = (bool(texts) and not is_fitted, is_fitted, is_missing and not far, printed.step is None and off < -BEYOND)
+    doubts = (bool(texts), is_missing and not far, printed.step is None and off < -BEYOND)
     lines = [*_off_lines(healthy, printed, ranked, [*itertools.compress(_DECIDING, doubts)]), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
@@ -231,15 +228,9 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     verdict, tested = "undecided" if doubts else "not as predicted", sum(cause.tried for cause in ranked)
     decide = f" To decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
-    near = [cause for cause in ranked if cause.explains(printed)]
     near = sorted(
-        sorted(near, key=lambda each: not each.is_text)[:MOST_CAUSES],
-        key=lambda each: (
-            not each.is_text or each.is_fitted,
-            ", and " in each.words,
-            each.is_text,
-            each.distance(printed),
-        ),
+        [cause for cause in ranked if cause.explains(printed)][:MOST_CAUSES],
+        key=lambda each: (not each.is_text, ", and " in each.words, each.distance(printed)),
     )
     shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
@@ -252,9 +243,10 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         ]  # fmt: skip
     order = "a text, then the nearest" if near[0].is_text else "single causes first, by nearness"
     lines += [f"Causes that explain these numbers ({tested} tested; {order}):"]
+    logged = f"; log: {printed.norm / healthy.line.norm:.3g}" if printed.norm else ""
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
-        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times)"
+        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times{logged})"
         + f"; the nearest of {cause.tried} tested values"
         * (cause.tried > 1)
         for cause in near

@@ -60,7 +60,7 @@ class Cause:
 
     @property
     def is_text(self) -> bool:
-        """Return whether the cause is another text; such a cause is fitted if no measured text explains the log."""
+        """Return whether the cause is another text."""
         return self.words.startswith("a text")
 
     def distance(self, logged: LogLine) -> float:

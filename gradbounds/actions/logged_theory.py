@@ -23,7 +23,7 @@ from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_causes import BEYOND, DRAWN_BY, Cause, multiplied
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.units import duration
+from gradbounds.units import cpu_time
 from theory import Stack
 from theory.configurations import Note
 from theory.configurations.encoder_decoders import shares_ends
@@ -131,7 +131,7 @@ class Theory:
         """Return the words and the cost to print before a log is judged; the cost includes causes."""
         fine, (cost, causes) = self.quick_cost(coarse=False), self.costs(given, line, coarse=coarse)
         again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        return f"predicting the first step ({duration(cost.seconds)} if the log is as predicted)", cost + causes + again
+        return f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)", cost + causes + again
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -205,7 +205,7 @@ def text_causes(
     """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
     The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
-    text. The list is empty if no text explains the log.
+    text. The list is empty if no text explains the log, or, from 32,000 tokens on, if no measured text does.
 
     Args:
         stack: the network.
@@ -236,9 +236,9 @@ def text_causes(
         measured, is_near = _measured_text(stack, *start, logged)
         cause = Cause(
             f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
-            f"(usual texts: {least:g} to {most:g}{measured})", start[1], is_fitted=not is_near,
+            f"(usual texts: {least:g} to {most:g}{measured})", start[1],
         )  # fmt: skip
-        if cause.explains(logged):
+        if is_near and cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
         if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
             break
@@ -254,10 +254,7 @@ def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLin
     texts = {f"{kind} {text}": kappa for kind, kappas in laws.items() for text, kappa in kappas.items()}
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
     is_near = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(logged)
-    return (
-        f"; {'' if is_near else 'no measured text explains the log, '}nearest measured text: {name}, {kappa:.2g}",
-        is_near,
-    )
+    return f"; nearest measured text: {name}, {kappa:.2g}", is_near
 
 
 def _exponent(repeats: float, words: int) -> float:

@@ -24,6 +24,11 @@ NEEDS = {
     "learning_rate": "batch or like or config",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate", "adam_epsilon": "learning_rate",
 }  # fmt: skip
+OPTIMIZER = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1, metavar="NAME", instance_from_str=lambda words: "adam" if words == ["adamw"] else words[0],
+    is_instance=lambda name: name in OPTIMIZERS, str_from_instance=lambda name: [name], choices=(*OPTIMIZERS, "adamw"),
+)  # fmt: skip
+"""The rule that reads an optimizer's name; "adamw" is "adam", whose steps are without weight decay."""
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "two logs"), ", which take seconds."),
     "bound": (
@@ -91,7 +96,7 @@ class Predict(ModelFlags):
     latex: Annotated[bool, optional("print the bound as LaTeX; requires --bound", None)] = False
     first_step: Annotated[bool, optional("predict critical learning rates of the first step", None)] = False
     optimizer: Annotated[
-        tuple[Optimizer, ...],
+        tuple[Annotated[Optimizer, OPTIMIZER], ...],
         Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
     batch: Annotated[int | None, optional("card and tables of step 1 for S sequences, finer", "S")] = None

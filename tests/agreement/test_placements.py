@@ -7,19 +7,23 @@ from typing import get_args
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from checks.stacks.placements import depth_exponents, layer_norms
 from checks.theory_and_samples import comparison
 from checks.trust import Trust
 from gradbounds.cli import main
-from simulate import sample
+from simulate import Cell, sample
+from simulate.network.dense import DenseEngine
+from simulate.network.random_streams import RandomStreams
+from simulate.network.transformer import run
+from simulate.runs.inputs import network_inputs
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
 from theory import QUANTITIES, Stack, predict
 from theory.stack import Placement, placements
 from theory.stack.placements import COMPOSITIONS
-from theory.stack.weights import gain
 
 COMPARE = ["sweep", "--preset", "compare"]
 
@@ -36,7 +40,10 @@ def test_a_placement_is_one_entry():
 def test_the_network_is_the_slow_one(placement):
     stack = Stack(placement=placement, width=12, depth=3, tokens=4, vocab=5)
     assert deviation(stack) < 1e-9
-    assert gain(stack, "W1") == pytest.approx((8 * stack.depth) ** -0.5 if placement == "deepnorm" else 1.0)
+    engine = DenseEngine(RandomStreams([0], 2), torch.float64, keep=True)
+    run(stack, engine, *network_inputs(Cell(stack, "dense", dtype="float64"), engine)[:2])
+    gain = {"deepnorm": (8 * stack.depth) ** -0.25}.get(placement, 1.0)
+    assert engine.weights["W1"][0].std() == pytest.approx(gain * 12**-0.5, rel=0.2)
 
 
 @pytest.mark.parametrize("placement", [p for p in COMPOSITIONS if p not in ("post", "pre")])

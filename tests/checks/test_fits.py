@@ -1,5 +1,7 @@
 """Estimates and exponents: exact without noise, calibrated with it, honest about what a grid cannot tell."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from checks.fits import (
     slope_weights,
 )
 from checks.statistics import (
+    CHANCE,
     MARGIN,
     Estimate,
     agreement,
@@ -25,6 +28,7 @@ from checks.statistics import (
     pooled,
     scalar_agreement,
 )
+from checks.verdict import EXPONENT_MARGIN
 
 WIDTHS = np.array([64.0, 128, 256, 512])
 EXPONENT = 0.5
@@ -55,6 +59,29 @@ def coverage(*, experiments: int, draws: int, seed: int, resamples: int = 1000) 
     return dict(zip(("model", "bootstrap"), (inside / experiments).tolist(), strict=True))
 
 
+@cache
+def standard_scores(*, experiments: int, draws: int, seed: int) -> NDArray[np.float64]:
+    """How far exponents are from the expected one, in their standard errors, where they have it; (experiments,)."""
+    rng = np.random.default_rng(seed)
+    fits = [experiment(rng, draws, EXPONENT)[0] for _ in range(experiments)]
+    return np.array([abs(fit.exponent - EXPONENT) / fit.sem for fit in fits])
+
+
+def exponent_alarms(*, experiments: int, draws: int, seed: int, level: float) -> int:
+    """How often an exponent is farther from the expected one, which it has, than chance allows at a level."""
+    scores = standard_scores(experiments=experiments, draws=draws, seed=seed)
+    return int((scores > stats.norm.isf(level / 2)).sum())
+
+
+def power(*, experiments: int, draws: int, seed: int, shift: float) -> tuple[float, float]:
+    """How often the assertion of the suite sees an exponent off by `shift`: stated by the normal law, and measured."""
+    rng = np.random.default_rng(seed)
+    fits = [experiment(rng, draws, EXPONENT + shift)[0] for _ in range(experiments)]
+    seen = [scalar_agreement(fit.exponent, EXPONENT, fit.sem, EXPONENT_MARGIN) == "differs" for fit in fits]
+    sem = float(np.median([fit.sem for fit in fits]))
+    return float(stats.norm.sf((max(EXPONENT_MARGIN, CHANCE * sem) - shift) / sem)), float(np.mean(seen))
+
+
 RNG = np.random.default_rng
 
 
@@ -79,6 +106,24 @@ def test_coverage_of_exponents():
     """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998."""
     for kind, rate in coverage(experiments=400, draws=120, seed=1, resamples=400).items():
         assert 0.91 < rate < 0.983, kind
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01])
+def test_the_alarm_of_exponents_is_calibrated(level):
+    """2000 null experiments at 128 draws: an alarm 1.5 times too frequent at 5%, or 2.2 times at 1%, is seen."""
+    alarms = exponent_alarms(experiments=2000, draws=128, seed=2, level=level)
+    assert stats.binom(2000, 1.2 * level).sf(alarms - 1) > 1e-5
+    assert stats.binom(2000, 0.8 * level).cdf(alarms) > 1e-5
+
+
+def test_power_against_an_exponent_off_by_0_05():
+    """Stated from the normal law and measured in 500 experiments at the 128 draws of `verify`."""
+    stated, measured = power(experiments=500, draws=128, seed=6, shift=0.05)
+    assert stated > 0.99
+    assert measured == pytest.approx(stated, abs=0.02)
+    stated, measured = power(experiments=500, draws=128, seed=7, shift=0.025)
+    assert 0.3 < stated < 0.99, "and an error that is seen sometimes is seen as often as stated"
+    assert measured == pytest.approx(stated, abs=0.1)
 
 
 def test_the_bootstrap_agrees_with_normal_theory_where_that_holds():

@@ -192,7 +192,7 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _hunyuan_moe(r: Reading, fields: Fields, tokens: int) -> None:
-    # Set a shared expert as wide as an expert, and one number of chosen experts that a file lists for every layer.
+    """Set a shared expert as wide as an expert, and one number of chosen experts that a file lists for every layer."""
     fields["shared_ratio"] = fields["ffn_ratio"]
     listed = r.left.get("moe_topk")
     if isinstance(listed, list) and len(listed) == r.in_file["depth"] and len(set(map(str, listed))) == 1:
@@ -200,9 +200,15 @@ def _hunyuan_moe(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _minimax(r: Reading, fields: Fields, tokens: int) -> None:
-    # Set the rotated share of a head by its number of coordinates, as the class does.
+    """Set the rotated share of a head by its number of coordinates, as the class does.
+
+    Raises:
+        ValueError: more coordinates are rotated than a head has.
+    """
     if "rotary_dim" in r.left:
-        r.left.setdefault("partial_rotary_factor", r.positive("rotary_dim") / fields["head_width"])
+        if (turned := r.positive("rotary_dim")) > fields["head_width"]:
+            raise ValueError(f"rotary_dim must be at most the width of a head, {fields['head_width']}, got {turned:g}.")
+        r.left.setdefault("partial_rotary_factor", turned / fields["head_width"])
 
 
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
@@ -214,7 +220,11 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("is_decoder"):
         fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
     if fields["mask"] == "none":
-        r.say("masked words", "some positions", "without a text, the loss is averaged over all positions")
+        r.say(
+            "masked words",
+            "some positions",
+            "only the loss and the norm of a batch of text have them; elsewhere, all positions count",
+        )
     if r.knows("embedding_size"):
         _narrow(r, fields, "embedding_size")
     r.refused("a vector of the task is added to the inputs", "use_task_id")

@@ -282,8 +282,8 @@ def muon_rule_of_batch(
         turned, squared, inside = _singular(mean, gradient, np.ones_like)
         energy = (differing * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
         signal, of_noise = _overlaps(squared * inside, energy, repeated, use.shape)
-        own = (of_noise * differing)[..., None] * np.eye(len(count))
-        c = own if noise else (turned * (signal * inside)[..., None, :]) @ turned.mT
+        diagonal = (of_noise * differing)[..., None] * np.eye(len(count))
+        c = diagonal if noise else (turned * (signal * inside)[..., None, :]) @ turned.mT
         return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
 
     return rule
@@ -315,8 +315,8 @@ def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape:
     removed = many @ (1.0 - parts)
     t = np.sqrt(np.prod([np.maximum(1.0 - removed / side, 0.0) for side in shape], axis=0) / p)
     weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
-    found = -np.trapezoid(weight * p * parts, t[..., None, :]) * 2.0 / np.pi / whole**0.5
-    return [found[..., :kept], (found[..., kept:] * (times * shares)).sum(-1, keepdims=True)]
+    overlaps = -np.trapezoid(weight * p * parts, t[..., None, :]) * 2.0 / np.pi / whole**0.5
+    return [overlaps[..., :kept], (overlaps[..., kept:] * (times * shares)).sum(-1, keepdims=True)]
 
 
 def _inverse_root(values: Array) -> Array:

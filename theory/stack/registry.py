@@ -27,6 +27,12 @@ _UNITS = {
     for title, activation in (("SwiGLU", "silu"), ("GEGLU", "gelu"), ("ReGLU", "relu"))
 }
 
+SYNONYMS = {
+    **dict.fromkeys(("seq_len", "seq_length", "sequence_length", "max_seq_len", "block_size"), "tokens"),
+    "batch_size": "batch", "lr": "learning_rate",
+}  # fmt: skip
+"""Fields and flags by their usual names in other codes."""
+
 Entry = TypeVar("Entry")
 
 
@@ -50,7 +56,8 @@ def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
     for name in [unknown] if isinstance(unknown, str) else sorted(map(str, unknown)):
         if name.lower() in _UNITS:
             return _UNITS[name.lower()]
-        if len(name) <= _LONG and (close := get_close_matches(name.lower(), spelled, n=1, cutoff=_NEAR)):
+        word = SYNONYMS.get(name.lower(), name.lower())
+        if len(name) <= _LONG and (close := get_close_matches(word, spelled, n=1, cutoff=_NEAR)):
             return f" Did you mean {spelled[close[0]]}?"
     return ""
 

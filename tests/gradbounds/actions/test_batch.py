@@ -423,4 +423,4 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
     assert ("\nBefore masking, two tokens are equal with probability 0.0724.\n" in said) is not is_decoder
     assert ("\nLearning rate of step 1: not known with masked words; if all" in said) is not is_decoder
-    assert ("without a text, the loss is averaged over all positions" in said) is not is_decoder
+    assert ("a batch of text have them; elsewhere, all positions count" in said) is not is_decoder

@@ -25,7 +25,6 @@ from theory.configurations import Note, stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
-from theory.mean_field.text_law import TextLaw
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
@@ -303,10 +302,9 @@ def test_few_tied_words_have_the_scale_of_all_their_tokens():
         placement="pre", width=144, depth=2, tokens=12, vocab=128, heads=2, mask="causal", embeddings="tied",
         embedding_scale=1 / 12, query_key_scale=1.0,
     )  # fmt: skip
-    law, step = TextLaw.zipf(0.5, 128), BatchStep("sgd", 1.0, 1.0, 1.0, {})
-    windows = np.random.default_rng(0).choice(128, (32, 13), p=law.frequencies)
-    squares = noise_scale(stack, windows, patterns=2, max_time=60).grad_sq(4)
-    expected = sum(float(np.nansum(square)) for square in squares.values())
+    law, step = law_of(stack, "zipf:0.5"), BatchStep("sgd", 1.0, 1.0, 1.0, {})
+    windows = law.windows(32, 12, np.random.default_rng(0))
+    expected = sum(noise_scale(stack, windows, patterns=2, max_time=60).squares(4).values())
     masked = Note("masked words", "some positions", "left out", "")
     assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}, notes=[masked]) == (
         pytest.approx(expected, rel=0.08), [],
@@ -380,7 +378,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, " on (extrapolated); exact loss: from "),
+        (lambda positions: 1 / positions, " on (extrapolated); exact loss: perhaps from "),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -558,6 +556,17 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
         "Gain: output norms, which bound what branches add in all steps; more even layers (SGD). Cost: AdamW's "
         "critical rate 0.12x (beyond its error, 3x); largest cosine of two tokens 0.11 -> 0.63."
     )
+    steps = [
+        compare._Step({f"{name}, first / last layer": ratio for name, ratio in ratios.items()} | {"gradient norm": 1.0},
+                      lost=lost)
+        for ratios, lost in (({"W1": 3.0, "WK": 9.0}, ["WQ"]), ({"W1": 2.0}, ["WQ", "WK"]))
+    ]  # fmt: skip
+    verdict, (note, *_) = compare._summary(*steps, pre, peri)
+    assert "layer at most 3x -> 2x apart, without WQ and WK); gradient" in " ".join(" ".join(verdict).split())
+    assert note == compare._LOST
+    head, *rows = compare._overview([["placement=peri"], ["depth=1"]], [*steps, compare._Step({"loss": 1.0})])
+    assert head.endswith("first, last layer, without WQ and WK")
+    assert [" ".join(row.split()[-2:]) for row in rows] == ["3x apart", "2x apart", "unknown unknown"]
     changed = (
         ".* a linear warm-up 10x as long. Try the change if early steps blow up.* layers become as even as before "
     )

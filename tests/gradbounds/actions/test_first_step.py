@@ -84,7 +84,7 @@ def test_a_model_s_configuration(tmp_path, capsys):
     assert row["critical_rate"] > 0
     # Signs are ±1 everywhere, and GPT-2 draws W^O and W2 smaller by the root of 2 L = 4.
     assert row["update_ratio"] == pytest.approx(2, rel=0.01)
-    assert main([*line, "--tokens", "2", "--optimizer", "adam"]) == 0
+    assert main([*line, "--tokens", "2", "--optimizer", "adamw"]) == 0
     assert "Multipliers of the learning rate" in capsys.readouterr().out
     assert main([*line, "--tokens", "2", "--dry-run"]) == 0
     takes = capsys.readouterr().out

@@ -144,6 +144,17 @@ def test_files(tmp_path):
             GEMMA3 | {"model_type": "gemma2", "query_pre_attn_scalar": -1},
             "query_pre_attn_scalar must be above 0, got -1.",
         ),
+        (
+            LLAMA
+            | {
+                "model_type": "minimax_m2",
+                "rotary_dim": 640,
+                "num_key_value_heads": 4,
+                "num_local_experts": 8,
+                "num_experts_per_tok": 2,
+            },
+            "rotary_dim must be at most the width of a head",
+        ),
         (LLAMA | {"rms_norm_eps": None}, "config must have rms_norm_eps, got null, which rms_norm_eps must not be."),
         (
             GPT2 | {"initializer_range": None},
