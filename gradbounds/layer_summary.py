@@ -348,10 +348,10 @@ def absent_from_first(stack: Stack, table: Columns) -> list[str]:
     return [name for name in matrices(table) if stack.dense_layers and role(name) not in shapes]
 
 
-def lost_matrices(table: Columns) -> list[str]:
-    """Return the matrices of several layers with a first or last gradient norm lost in the error of sampling."""
+def lost_matrices(stack: Stack, table: Columns) -> list[str]:
+    """Return the matrices of layers 1 to L with a first or last gradient norm lost in the error of sampling."""
     norms = profiles({**table, "predicted": np.nan_to_num(table["predicted"])}, "predicted")
-    known = gradient_profiles(table, "predicted")
+    known = {*gradient_profiles(table, "predicted"), *absent_from_first(stack, table)}
     return [role(name) for name, of in norms.items() if name.startswith("grad_") and len(of) > 1 and name not in known]
 
 

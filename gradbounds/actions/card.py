@@ -191,14 +191,14 @@ class FirstStepOfRun:
     def plan(self, given: Mapping[str, Any], of: Description, refused: str, *, layers: bool) -> Result:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
         step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
-        rates = ", critical learning rates" * (
-            step == "step 1" and not gaps(replace(self.stack, tokens=2), "first_step") and bool(_positions(self.stack))
-        )
+        notes = of.read(given)[1]
+        rates = ", critical learning rates" * all([
+            step == "step 1", _positions(self.stack), not has_own_rates(notes), not masks_words(notes),
+            not gaps(replace(self.stack, tokens=2), "first_step"),
+        ])  # fmt: skip
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
-        return planned(
-            (self.stack, of.read(given)[1], of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused)
-        )
+        return planned((self.stack, notes, of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused))
 
     @property
     def numbers(self) -> dict[str, Any]:

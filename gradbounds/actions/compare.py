@@ -427,7 +427,7 @@ def _step(
     deviations = {"loss": line.loss_deviation, "gradient norm": line.norm_deviation}
     table = gradient_lines(stack, with_cosines(result.columns("layers")), every_layer=every_layer)
     step = _Step(
-        numbers, "", deviations, table, lost=lost_matrices(result.columns("layers")),
+        numbers, "", deviations, table, lost=lost_matrices(stack, result.columns("layers")),
         slowed=slowest_step(stack, result.columns("layers"), line.norm**2),
     )  # fmt: skip
     if not rates:

@@ -418,6 +418,8 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     batch[-3:] = "8", "--tokens", "16"
     assert main([*batch, "--learning-rate", "1e-3"]) == 0
     assert ("\nAll positions count in the loss, and no words are" in capsys.readouterr().out) is not is_decoder
+    assert main([*batch, "--dry-run"]) == 0
+    assert ("critical learning rates" in capsys.readouterr().out) is is_decoder
     assert main(batch) == 0
     said = capsys.readouterr().out
     assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
