@@ -243,7 +243,7 @@ ABOVE = {"WO": ("WQ", "WK", "WV"), "W2": ("WR", "W1", "SR", "S1")}
 ])  # fmt: skip
 @pytest.mark.parametrize("engine", ["dense", "conditioned"])
 def test_matrices_of_zeros_take_the_gradient_below_them(zeros, fields, engine):
-    """What stands below has none, exactly; all else is what samples do, within 5% or 5 standard errors."""
+    """Gradients below are exactly 0; all others agree with samples within 5% or 5 standard errors."""
     gains = {"WO": "projection_gain", "W2": "down_gain"}
     stack = Stack(
         width=64, depth=2, tokens=4, vocab=64, output_projection="random", query_key_scale=1.0, mask="causal",

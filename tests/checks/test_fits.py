@@ -50,7 +50,7 @@ def experiment(rng: np.random.Generator, draws: int, exponent: float) -> tuple[P
 
 
 def coverage(*, experiments: int, draws: int, seed: int, resamples: int = 1000) -> dict[str, float]:
-    """How often 95% intervals hold the true exponent: by normal theory, and by resampling draws."""
+    """Return the share of 95% intervals with the true exponent: by normal theory, and by resampling draws."""
     rng, inside = np.random.default_rng(seed), np.zeros(2)
     for k in range(experiments):
         fit, squares = experiment(rng, draws, EXPONENT)
@@ -61,20 +61,20 @@ def coverage(*, experiments: int, draws: int, seed: int, resamples: int = 1000) 
 
 @cache
 def standard_scores(*, experiments: int, draws: int, seed: int) -> NDArray[np.float64]:
-    """How far exponents are from the expected one, in their standard errors, where they have it; (experiments,)."""
+    """Return distances of exponents from the true one in null experiments, in standard errors, (experiments,)."""
     rng = np.random.default_rng(seed)
     fits = [experiment(rng, draws, EXPONENT)[0] for _ in range(experiments)]
     return np.array([abs(fit.exponent - EXPONENT) / fit.sem for fit in fits])
 
 
 def exponent_alarms(*, experiments: int, draws: int, seed: int, level: float) -> int:
-    """How often an exponent is farther from the expected one, which it has, than chance allows at a level."""
+    """Return the number of null experiments whose exponent is farther from the true one than a level allows."""
     scores = standard_scores(experiments=experiments, draws=draws, seed=seed)
     return int((scores > stats.norm.isf(level / 2)).sum())
 
 
 def power(*, experiments: int, draws: int, seed: int, shift: float) -> tuple[float, float]:
-    """How often the assertion of the suite sees an exponent off by `shift`: stated by the normal law, and measured."""
+    """Return the power of the suite's assertion against an exponent off by `shift`: by the normal law, and measured."""
     rng = np.random.default_rng(seed)
     fits = [experiment(rng, draws, EXPONENT + shift)[0] for _ in range(experiments)]
     seen = [scalar_agreement(fit.exponent, EXPONENT, fit.sem, EXPONENT_MARGIN) == "differs" for fit in fits]

@@ -1,4 +1,4 @@
-"""Which networks are wide enough to be judged, and what theory beside samples says of those that are not."""
+"""Networks that are wide enough to be judged, and how theory compares with samples for others."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""`--json` on every command that prints a table, `diff`, and what a terminal is shown."""
+"""Output of `--json` for every command with a table, of `diff`, and lines on a terminal."""
 
 import json
 from pathlib import Path

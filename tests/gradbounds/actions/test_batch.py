@@ -109,10 +109,9 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         assert step.values["line"].norm == pytest.approx(norm, abs=0.01)
     model = ["predict", "--config", str(file), "--tokens", "64"]
     assert main([*model, "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3"]) == 0
-    said = capsys.readouterr().out
-    rates = re.search(r" SGD .* (\S+)  not measured.*\n  AdamW .* (\S+)  not measured", said).groups()
-    # Rates of the class (tied, 3 draws, which vary by a tenth); without the multiplier, theory has 18 and 0.15.
-    assert [*map(float, rates)] == pytest.approx([566.0, 0.58], rel=0.3)
+    # Theory's rates, which are 1.27 and 1.24 times the class's, 566 and 0.58 (tied, 3 draws, which vary by a tenth), so
+    # that their error is not measured. Without the multiplier, theory has 18 and 0.15.
+    assert re.search(r" SGD .* 7.2e.02  not measured.*\n  AdamW .* 0.72  not measured", capsys.readouterr().out)
     model += ["--drawn-by", "mup:64"]
     assert main(model) == 0 and main([*model, "--first-step"]) == main([*model, "--learning-rate", "1e-3"]) == 2
     said, errors = capsys.readouterr()
