@@ -133,7 +133,9 @@ def pytest_runtestloop() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before what is not marked is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark quick tests, and let heavy ones start first, since a worker cannot hand over its last two tests."""
     mark_quick(items)
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -79,6 +79,7 @@ def follow(name, capsys, *, heavy):
     return len(chosen)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_goes_as_it_is_written(name, capsys, tmp_path, monkeypatch):
     """In a folder of its own, one command after another."""

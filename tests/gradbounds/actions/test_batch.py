@@ -94,6 +94,7 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
 
 
+@pytest.mark.heavy
 def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, capsys):
     """GraniteForCausalLM (8 draws, Zipf's law, embeddings untied and tied) has 0.140 and 0.154, within 0.010 each."""
     granite = {

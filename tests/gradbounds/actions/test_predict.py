@@ -382,6 +382,7 @@ def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypat
     assert main([*line, "--dry-run"]) == 0 and f"\n  cost      {lines[0].partition(': ')[2]}" in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
 def test_the_announced_memory_is_an_upper_bound_within_a_factor_of_1_5():
     """The announced memory is the whole process's, with its libraries."""
