@@ -235,25 +235,6 @@ def test_squared_norms_are_not_negative():
         assert (found[f"grad_sq_{role}"] < 1e-12 * found["grad_sq_WV"]).all()
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"heads": 3}, "^heads must divide width = 512, got 3"),
-    ({"query_key": "tied", "key_gain": 2.0}, "^query_gain and key_gain must be 1 with query_key "),
-    ({"query_key_norm": "head", "query_key_scale": 1.0, "query_gain": 0.0}, "^query_gain .* above 0 with query_key_"),
-    ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
-    ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
-    ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* with query_key 'tied'"),
-    ({"width": 12, "heads": 12, "rotary": 1.0}, "^rotary must be 0 with a source, or rotate at least two"),
-    ({"rotary": 1.0, "source_tokens": 2}, "^rotary must be 0 with a source, or rotate at least two"),
-    ({"query_key_norm": "head"}, "^query_key_scale must be above 0 with query_key_norm"),
-    ({"head_width": 32}, "^output_projection must be 'random' with head_width"),
-    *(({"query_key_scale": 1.0, "query_key": "tied", name: value}, "^query_key must be 'untied' with query_key_norm")
-      for name, value in (("query_key_norm", "head"), ("rotary", 1.0), ("logit_softcap", 1.0))),
-])  # fmt: skip
-def test_what_attention_does_not_take(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Stack(**fields)
-
-
 def test_shared_keys_and_values_change_nothing_at_large_width():
     """The lemma of docs/attention.md, with 8 heads as wide as to be Gaussian; Xavier's gain of W^V does change."""
     fields = {"width": 2**40, "depth": 2, "tokens": 4, "vocab": 16, "query_key_scale": 1.3, "heads": 8}

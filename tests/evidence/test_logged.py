@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradbounds.actions import logged, logged_theory
-from gradbounds.actions.first_line import scale_of_batch
+from gradbounds.actions import logged
 from gradbounds.described_network import Description
 from simulate import sample
 from simulate.text import TextWindows
 from tests.helpers import text_networks
 from tests.helpers.evidence_file import kept_case, record, rounded
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 from theory import Stack
 from theory.mean_field.text_law import TextLaw
 
@@ -106,20 +106,6 @@ def of_network(folder: Path, name: str) -> dict[str, Any]:
             "first": sum(causes[:1] == [cause] for _, causes in rows_of) / SEEDS,
         }
     return rows
-
-
-@pytest.fixture
-def predicted_once(monkeypatch):
-    """Networks that many runs ask for are predicted once."""
-    kept: dict[Any, Any] = {}
-
-    def once(stack, law, patterns, budget, *, coarse=False, notes=()):
-        key = stack, law and law.key, patterns, coarse, notes
-        if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
-        return kept[key]
-
-    monkeypatch.setattr(logged_theory, "scale_of_batch", once)
 
 
 @pytest.mark.usefixtures("predicted_once")

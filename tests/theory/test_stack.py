@@ -36,31 +36,6 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
         Stack(**{field: value})
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer from 1 to 9007199254740992, got 0.3 at width 512"),
-        ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
-        ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
-        ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
-        ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
-        (
-            {"input_correlation": 0.5, "input_gram": np.eye(8)},
-            "^input_gram must have .* cannot be combined with input_corr",
-        ),
-        ({"attention_dropout": 0.1, "placement": "peri"}, "^norm_epsilon must be above 0 with attention_dropout"),
-        ({"input_gram": [[1, -2], [-2, 4]], "tokens": 2, "placement": "peri"}, SUM_TO_ZERO),
-        ({"input_correlation": -1 / 7, "placement": "output"}, SUM_TO_ZERO),
-        ({"input_correlation": -0.5, "tokens": 1, "source_tokens": 3, "placement": "peri"}, SUM_TO_ZERO),
-        ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
-        ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 with normalization 'none', got 1"),
-    ],
-)
-def test_fields_that_contradict_each_other(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Stack(**fields)
-
-
 def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     """Not where attention takes another mean, where the norm has an epsilon, or where none follows."""
     fields = {"input_correlation": -1 / 3, "tokens": 4}
@@ -104,8 +79,35 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"residual_scale": 0, "placement": "rezero"}, "^residual_scale must be above 0 with a branch_scale of 0"),
     ({"residual_scale": 0, "attention_dropout": 0.1}, "^residual_scale must be above 0 with attention_dropout"),
     ({"residual_scale": 0, "tokens": 2, "input_correlation": -1}, "^residual_scale .* with inputs that sum to zero"),
+    ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer from 1 to 9007199254740992, got 0.3 at width 512"),
+    ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
+    ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+    ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+    ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
+    (
+        {"input_correlation": 0.5, "input_gram": np.eye(8)},
+        "^input_gram must have .* cannot be combined with input_corr",
+    ),
+    ({"attention_dropout": 0.1, "placement": "peri"}, "^norm_epsilon must be above 0 with attention_dropout"),
+    ({"input_gram": [[1, -2], [-2, 4]], "tokens": 2, "placement": "peri"}, SUM_TO_ZERO),
+    ({"input_correlation": -1 / 7, "placement": "output"}, SUM_TO_ZERO),
+    ({"input_correlation": -0.5, "tokens": 1, "source_tokens": 3, "placement": "peri"}, SUM_TO_ZERO),
+    ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
+    ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 with normalization 'none', got 1"),
+    ({"heads": 3}, "^heads must divide width = 512, got 3"),
+    ({"query_key": "tied", "key_gain": 2.0}, "^query_gain and key_gain must be 1 with query_key "),
+    ({"query_key_norm": "head", "query_key_scale": 1.0, "query_gain": 0.0}, "^query_gain .* above 0 with query_key_"),
+    ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
+    ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
+    ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* with query_key 'tied'"),
+    ({"width": 12, "heads": 12, "rotary": 1.0}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"rotary": 1.0, "source_tokens": 2}, "^rotary must be 0 with a source, or rotate at least two"),
+    ({"query_key_norm": "head"}, "^query_key_scale must be above 0 with query_key_norm"),
+    ({"head_width": 32}, "^output_projection must be 'random' with head_width"),
+    *(({"query_key_scale": 1.0, "query_key": "tied", name: value}, "^query_key must be 'untied' with query_key_norm")
+      for name, value in (("query_key_norm", "head"), ("rotary", 1.0), ("logit_softcap", 1.0))),
 ])  # fmt: skip
-def test_fields_that_would_be_ignored_or_have_no_meaning_are_refused(fields, message):
+def test_fields_that_contradict_each_other_or_have_no_effect_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         Stack(**fields)
 

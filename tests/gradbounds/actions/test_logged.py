@@ -11,7 +11,7 @@ import pytest
 
 from gradbounds import progress
 from gradbounds.actions import logged, logged_theory
-from gradbounds.actions.first_line import FirstLine, first_line, scale_of_batch
+from gradbounds.actions.first_line import FirstLine, first_line
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
 from gradbounds.actions.logged_as import Reading
@@ -20,10 +20,12 @@ from gradbounds.actions.logged_layers import compare_with_theory, matrix_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from gradbounds.result import deliver
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw, token_law
 
+pytestmark = pytest.mark.usefixtures("predicted_once")
 FIELDS = {
     "placement": "pre", "width": 1024, "depth": 4, "tokens": 8, "vocab": 1000, "mask": "causal", "init_std": 0.02,
     "depth_scaling": "depth", "output_scale": 1.0, "ffn_ratio": 2.0, "activation": "gelu",
@@ -36,22 +38,6 @@ TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", 
 
 def line_of(**fields):
     return first_line(noise_scale(Stack(**FIELDS | fields)), BATCH, (), None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _predicted_once():
-    """Networks that many cases ask for are predicted once."""
-    kept = {}
-
-    def once(stack, law, patterns, budget, *, coarse=False, notes=()):
-        key = stack, law and law.key, patterns, coarse, notes
-        if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
-        return kept[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logged_theory, "scale_of_batch", once)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -520,9 +506,16 @@ def test_names_that_are_not_gradients():
             LogLine(None, None, 0, {"grads/h.0.mlp.c_fc.weight": 0.5}),
         ),
         ('"Step","a - loss","a - loss__MIN","a - loss__MAX"\n"0","11.0","1","2"\n', LogLine(11.0, None, 0)),
+        ("step,loss,grad_norm_sq\n0,11.0,6.25\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
+        ("step,grad_norm^2,grad_norm,loss\n0,6.25,2.5,11.0\n", LogLine(11.0, 2.5, 0)),
+        ("step,clipped_grad_norm,grad_norm_sq,loss\n0,1.0,6.25,11.0\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
+        ("step: 0 loss: 11.0 grad norm squared: 6.25\n", LogLine(11.0, 6.25, 0, {}, "norm squared")),
+        ('{"step": 0, "loss": 11.0, "clipped": {"norm": 1.0}}', LogLine(11.0, 1.0, 0, {}, "clipped/norm")),
+        ('{"step": 0, "loss": 11.0, "clipped": true, "num_clipped": 3, "clipped loss": 0.5}', LogLine(11.0, None, 0)),
     ],
 )  # fmt: skip
 def test_other_ways_out(tmp_path, text, line):
+    """The norm is the one before clipping, and no square where there is the norm."""
     (tmp_path / "log").write_text(text)
     assert read_log(tmp_path / "log") == line
 

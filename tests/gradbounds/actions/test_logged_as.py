@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from gradbounds.actions import logged_theory
-from gradbounds.actions.first_line import first_line, scale_of_batch
-from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.first_line import first_line
 from gradbounds.actions.log_names import bare, is_clipped, is_squared
 from gradbounds.actions.logged import predict_logged
 from gradbounds.cli import main
 from gradbounds.described_network import Description
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 
+pytestmark = pytest.mark.usefixtures("predicted_once")
 FIELDS = {"placement": "pre", "width": 64, "depth": 2, "tokens": 4, "vocab": 16, "mask": "causal"}
 BATCH = 6
 TOKENS = BATCH * FIELDS["tokens"]
@@ -24,21 +24,6 @@ TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", 
 @pytest.fixture(scope="module")
 def scale():
     return noise_scale(Stack(**FIELDS))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _predicted_once(scale):
-    """Every network is, also those that may be a cause."""
-    kept = {Stack(**FIELDS): scale}
-
-    def once(stack, law, patterns, budget, **how):
-        if stack not in kept:
-            kept[stack] = scale_of_batch(stack, law, patterns, budget, **how)
-        return kept[stack]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logged_theory, "scale_of_batch", once)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -207,23 +192,6 @@ def test_names_that_say_clipped(tmp_path, healthy, total):
     before = judged(tmp_path, {"loss": loss, "unclipped_grad_norm": norm, total: norm / 4})
     assert before.values["logged_norm"] == norm
     assert "Read as before clipping by name (unclipped_grad_norm)." in str(before)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("step,loss,grad_norm_sq\n0,11.0,6.25\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
-        ("step,grad_norm^2,grad_norm,loss\n0,6.25,2.5,11.0\n", LogLine(11.0, 2.5, 0)),
-        ("step,clipped_grad_norm,grad_norm_sq,loss\n0,1.0,6.25,11.0\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
-        ("step: 0 loss: 11.0 grad norm squared: 6.25\n", LogLine(11.0, 6.25, 0, {}, "norm squared")),
-        ('{"step": 0, "loss": 11.0, "clipped": {"norm": 1.0}}', LogLine(11.0, 1.0, 0, {}, "clipped/norm")),
-        ('{"step": 0, "loss": 11.0, "clipped": true, "num_clipped": 3, "clipped loss": 0.5}', LogLine(11.0, None, 0)),
-    ],
-)
-def test_which_norm_is_read(tmp_path, text, line):
-    """That of before clipping, and no square where there is the norm."""
-    (tmp_path / "log").write_text(text)
-    assert read_log(tmp_path / "log") == line
 
 
 @pytest.mark.parametrize(
