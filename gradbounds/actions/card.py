@@ -58,9 +58,8 @@ from theory.configurations.training_codes import HUGGING_FACE
 from theory.configurations.vectors import gradient_factors, has_own_rates, logit_multiplier
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
-    LEAST_MEASURED,
+    MEASURED_SCALES,
     POSITIONS,
-    RISES,
     batch_steps,
     cost_of_steps,
     measured_rates,
@@ -376,17 +375,19 @@ def rate_range(stack: Stack, scale: float, optimizer: Optimizer, multiplier: flo
 
     Args:
         stack: the network.
-        scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `LEAST_MEASURED`.
+        scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `MEASURED_SCALES`.
         optimizer: name of the optimizer.
         multiplier: constant by which the model multiplies its output logits.
     """
     low, high = measured_rates(stack, multiplier)[1].get(optimizer, (0.0, math.inf))
-    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if scale <= _LEAST_SCALE else (low, high)
+    return (
+        (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if not _LEAST_SCALE < scale <= MEASURED_SCALES[1] else (low, high)
+    )
 
 
 def evidence(scale: float) -> str:
     """Name the evidence for the range of a critical rate, by the factor of `BatchStep.rescaled`."""
-    return "in 9 of 10 networks" if scale >= LEAST_MEASURED else "extrapolated"
+    return "in 9 of 10 networks" if MEASURED_SCALES[0] <= scale <= MEASURED_SCALES[1] else "extrapolated"
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
@@ -430,7 +431,10 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
     fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
     least = scale * least_scale
-    ranges = {name: rate_range(stack, least, name, logit_multiplier(notes)) for name in RATES}
+    ranges, rises = (
+        {name: rate_range(stack, least, name, logit_multiplier(notes)) for name in RATES},
+        measured_rates(stack, logit_multiplier(notes))[2],
+    )
     if not all(rate > 0.0 for rate in critical.values()):
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
@@ -440,7 +444,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
             "rate": rate,
             "low": rate * fewer[name] * ranges[name][0] or None,
             "high": rate * beyond * ranges[name][1] if ranges[name][0] else None,
-            "rises": rate * RISES.get(stack.placement, {}).get(name, (0.0, 0.0))[0] or None,
+            "rises": rate * rises[name][0] if name in rises else None,
             "gain": rescaled[name].gain,
         }
         for name, rate in critical.items()
@@ -661,10 +665,16 @@ def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
     text = f"falls up to {low}, rises from {high} on ({evidence})"
-    if not ends["rises"]:
+    if ends["rises"] is None:
         return text
-    late = ends["rises"] >= (ends["high"] or 0.0)
-    return f"{text}; exact loss: {f'from {rises} or later' if late else f'perhaps from {rises} on'}"
+    exact = (
+        f"from {rises} or later"
+        if ends["rises"] >= (ends["high"] or 0.0)
+        else f"perhaps from {rises} on"
+        if ends["rises"]
+        else "may rise earlier"
+    )
+    return f"{text}; exact loss: {exact}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

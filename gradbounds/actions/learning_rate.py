@@ -28,9 +28,8 @@ from theory.configurations.vectors import has_own_rates, logit_multiplier
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
-    LEAST_MEASURED,
-    RISES,
     BatchStep,
+    Ranges,
     batch_steps,
     cost_of_steps,
     measured_rates,
@@ -158,17 +157,17 @@ def predict_rate(
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     known = f", {evidence(scale or 0.0)}" * any(math.isfinite(high) for _, high in limits.values())
-    far = known * ((scale or 0.0) < LEAST_MEASURED)
+    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times)[2]
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, far=far), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, far=far), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[_UNMASKED] * masks_words(notes), *_table(steps, f"range{known}", stack), "",
-            *_evidence_lines(_measured(stack, optimizers, times), _exact(stack, optimizers), scale), *slowed,
+            *_evidence_lines(_measured(stack, optimizers, times), _exact(rises, optimizers), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -229,14 +228,20 @@ def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str
 
 
 def _verdicts(
-    rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep], placement: str, *, far: str
+    rate: float,
+    warmup_steps: int | None,
+    steps: Sequence[RateOfStep],
+    placement: str,
+    rises: Ranges,
+    *,
+    far: str,
 ) -> list[str]:
     # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
     for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
         critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
-        plan, (exact, _) = "", RISES.get(placement, {}).get(each.optimizer, (0.0, 0.0))
+        plan, (exact, _) = "", rises.get(each.optimizer, (0.0, 0.0))
         second = " to second order" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
         if 0.0 < early < 1.0 and warmup_steps:
             first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
@@ -267,13 +272,13 @@ def _verdicts(
 
 def _evidence_lines(measured: str, exact: str, scale: float | None) -> list[str]:
     """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (scale < LEAST_MEASURED)
+    far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (evidence(scale) == "extrapolated")
     return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
-    networks, ranges = measured_rates(stack, multiplier)
+    networks, ranges, _ = measured_rates(stack, multiplier)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
         return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
@@ -281,15 +286,19 @@ def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) 
     return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
 
-def _exact(stack: Stack, optimizers: Sequence[Optimizer]) -> str:
+def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
     """State the smallest and largest multiples of the critical rate at which sampled losses first rose."""
     words = [
-        f"{low:g} to {f'{high:g}' if math.isfinite(high) else 'over 32'} times ({NAMES[name]})"
-        for name, (low, high) in RISES.get(stack.placement, {}).items()
+        f"{f'{low:g}' if low else 'under 0.25'} to {f'{high:g}' if math.isfinite(high) else 'over 32'} times "
+        f"({NAMES[name]})"
+        for name, (low, high) in rises.items()
         if name in optimizers
     ]
-    exact = f" Sampled losses themselves first rose at {', '.join(words)} the critical rate." * bool(words)
-    return f"Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss.{exact} "
+    return (
+        "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss."
+        + f" Sampled losses themselves first rose at {', '.join(words)} the critical rate." * bool(words)
+        + " "
+    )
 
 
 def _muon_lines(stack: Stack) -> list[str]:
@@ -300,7 +309,7 @@ def _muon_lines(stack: Stack) -> list[str]:
 
 _FAR = (
     "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
-    "were measured only from 0.2 on)."
+    "were measured only from 0.2 to 1.35)."
 )
 _MUON_RATES = (
     "Muon's measured critical rates were {} times the predicted ones in {} with plain units, too few for a range."

@@ -137,9 +137,7 @@ def first_record(path: str | Path) -> LogLine:
             parameters = {}
     if fresh is not None and not (first and first.is_first):
         first = fresh
-    if first is None and parameters and alone is not None:
-        first = replace(alone, parameters=parameters)
-    first = first or idle
+    first = first or (replace(alone, parameters=parameters) if parameters and alone is not None else idle)
     if first is None:
         raise ValueError(
             "logged must have a loss of a training step, as loss: 11.0, a column 'loss', or lines of step, loss and "

@@ -16,7 +16,7 @@ APART = re.compile(r"(?:(?:\baux\w*|balanc\w*|\brouter|\bz) ?loss|\bloss scale)$
 # Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls.
 _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
-    "global step max steps", "_step",
+    "global step max steps", "global steps", "step idx", "_step",
 )  # fmt: skip
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
@@ -25,8 +25,9 @@ _LOSS = {"loss", "trl", "tel", "xent", "ce", "nll"}
 _CROSS_ENTROPY = {"lm", "mlm", "llm", "gpt", "main", "ce", "nll", "xent", "entropy"}
 VALIDATION = set("val valid validation eval evaluation test dev tel".split())
 """Words that show a validation loss in a name, or in a field such as `split`."""
-_OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | set(
-    "train training cross entropy language model reduced total batch current step info out".split()
+_MEAN = {"avg", "average", "mean"}
+_OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | _MEAN | set(
+    "train training cross entropy language model reduced total batch current step info out global".split()
 )  # fmt: skip
 # Parts of names for a fast first selection among many names.
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
@@ -42,9 +43,9 @@ _SQUARED = re.compile(
     r"(?:(?<=norm)|(?<=l2))(?:[_ .-]?sq(?:uared?)?(?![a-z0-9])|\^2|\*\*2)"
     r"|(?<![a-z])sq(?:uared?)?[_ -](?=(?:grad(?:ient)?[_ -])?(?:g?norm|l2))", re.IGNORECASE,
 )  # fmt: skip
-_CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
+_CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped|raw)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
 # The part of a norm's name that shows a norm after clipping or, in a group, before clipping.
-_CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
+_CLIPPED = re.compile(rf"(?:^|[_ .(-]|(?<=/))(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
 _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod|module)\.")
 
 
@@ -97,17 +98,18 @@ def unwrapped(name: str) -> str:
 def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
     """Return the names of training or validation losses, with a cross-entropy before sums that contain other terms.
 
-    A loss that is reduced over devices comes before a running mean of the same record.
+    A mean comes last, but for a loss that is reduced over devices, which comes before the loss of one device.
 
-    >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
-    ['train/CE loss', 'loss/train/total']
+    >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss", "avg_loss"])
+    ['train/CE loss', 'loss/train/total', 'avg_loss']
     """
-    matches: list[tuple[tuple[bool, bool], str]] = []
+    matches: list[tuple[tuple[bool, bool, bool], str]] = []
     for name in filter(_HAS_LOSS.search, names):
         whole, tail = set(plain(name).split()), set(plain(name.rpartition("/")[2]).split())
-        if any(words & _LOSS and words <= _OF_LOSS for words in (whole, tail)):
-            key = not whole & _CROSS_ENTROPY, "reduced" not in whole
-            matches += [(key, name)] if bool(whole & VALIDATION) == of_validation else []
+        if bool(whole & VALIDATION) == of_validation and any(
+            words & _LOSS and words <= _OF_LOSS for words in (whole, tail)
+        ):
+            matches.append(((not whole & _CROSS_ENTROPY, bool(whole & _MEAN), "reduced" not in whole), name))
     return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 

@@ -37,7 +37,8 @@ _SPLITS = {"split", "mode", "phase", "stage", "set", "subset", "type"}
 _SEVERAL = {"loss", "norm", "scale", "step", "steps", "iteration", "iter", "it", "s"}
 # The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`.
 _PROGRESS = re.compile(
-    r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
+    # A count of steps is neither a count of epochs nor, as in `Train Epoch: 0 [8/10000 (0%)]`, of samples.
+    r"(?<!poch )(?<!poch: )(?!(?<=poch: \d )\[[^]]*%)\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"
     r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<!\d)(\d+) / (\d+) loss"
     r"|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )

@@ -22,7 +22,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import Note, stack_from_config
-from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
+from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep, measured_rates
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
 
@@ -201,7 +201,8 @@ def test_losses_rise_where_they_were_sampled():
     for name, changes in sampled["networks"].items():
         _, _, *kind, _, optimizer = name.split()
         placement = {"post": "post", "bert": "post", "peri": "peri"}.get(kind[0], "pre")
-        first = (times for times, change in zip(sampled["multiples"], changes, strict=True) if change > 0)
+        multiples = [0.0, *sampled["multiples"][1:]]  # a loss that had risen at the smallest one rises before it
+        first = (times for times, change in zip(multiples, changes, strict=True) if change > 0)
         found.setdefault((placement, optimizer), []).append(next(first, math.inf))
     known = {(placement, name): ends for placement, rises in RISES.items() for name, ends in rises.items()}
     assert known == {key: (min(times), max(times)) for key, times in found.items()}
@@ -282,6 +283,8 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "rises from 1 on (extrapolated); exact loss: from 4 or later"
         in card._rate_lines(known | {"evidence": "extrapolated"})[1]
     )
+    known["adam"] = known["adam"] | {"rises": 0.0}
+    assert card._rate_lines(known | {"evidence": ""})[1].endswith("; exact loss: may rise earlier")
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -290,6 +293,11 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         for placement, times in (("pre", 1.0), ("post", 1.0), ("pre", 0.125))
     ]
     assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
+    plain = Stack(placement="pre", mask="causal", embeddings="tied", init_std=0.02, embedding_scale=0.02)
+    others = replace(plain, embedding_scale=0.32), replace(plain, layout="parallel"), replace(plain, experts=4)
+    assert [len(measured_rates(each)[2]) for each in (plain, *others)] == [3, 0, 0, 0], "where losses were sampled"
+    assert [card.rate_range(plain, scale, "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
+    assert [card.evidence(scale)[:2] for scale in (0.19, 0.2, 1.35, 1.36)] == ["ex", "in", "in", "ex"]
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
         "evidence": "in 9 of 10 networks"
     }
@@ -378,7 +386,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, " on (extrapolated); exact loss: perhaps from "),
+        (lambda positions: 1 / positions, " on (extrapolated); exact loss: may rise earlier"),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -492,7 +500,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
     ends = by_layer(batch["layers"], "grad_W2")
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
-    monkeypatch.setattr("gradbounds.actions.card.LEAST_MEASURED", 1e9)
+    monkeypatch.setattr("gradbounds.actions.card.MEASURED_SCALES", (1e9, 1e9))
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     monkeypatch.undo()
     said = capsys.readouterr().out

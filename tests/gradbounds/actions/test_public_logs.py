@@ -130,6 +130,23 @@ def test_names_of_wrapped_parameters():
             '{"step": 1, "loss": null, "grad_norm": 2.5}\n{"step": 2, "loss": 10.9, "grad_norm": 2.5}\n',
             r"got step 2 first in .*, after step 1 without a loss \(missing or null\): begin",
         ),
+        # Norms before and after clipping (MaxText), counts of samples (open_lm, EVA), and means of one step.
+        (
+            "completed step: 0, loss: 11.0, grad_norm: 1.0, raw_grad_norm: 2.5\n",
+            LogLine(11.0, 2.5, 0, {}, "raw_grad_norm"),
+        ),
+        (
+            '{"step": 0, "learning/loss": 11.0, "learning/grad_norm": 1.0, "learning/raw_grad_norm": 2.5}\n',
+            LogLine(11.0, 2.5, 0, {}, "learning/raw_grad_norm"),
+        ),
+        ("Train Epoch: 0 [  8/10000 (0%)] Loss: 11.0 (11.0) Batch (t): 0.2\n", LogLine(11.0)),
+        ("Global Steps: 1 Train Epoch: 0 [  8/10000 (0%)] Loss: 11.0 Grad Norm: 2.5 (2.5)\n", LogLine(11.0, 2.5, 1)),
+        (
+            '{"step": 1, "loss_metrics/global_max_loss": 11.2, "loss_metrics/global_avg_loss": 11.0, "gnorm": 2.5}\n',
+            LogLine(11.0, 2.5, 1),
+        ),  # torchtitan
+        ("step_idx: 0, batch: 0, avg loss: 11.0, normalized loss: 9.6\n", LogLine(11.0, None, 0)),
+        ("Step 1 | Avg Loss: 11.2 | Loss: 11.0\n", LogLine(11.0, None, 1)),
         # A running mean, terms of a sum, and names of cross-entropies.
         ("5/9 [0:1<1, 1s/it, loss=6.7, reduced_train_loss=13.4, global_step=1.0]\n", LogLine(13.4, None, 1)),
         ("Step: 0 / 0 - total loss: 10.8 - mlm_loss: 10.4 - nsp_loss: 0.4\n", LogLine(10.4, None, 0)),
