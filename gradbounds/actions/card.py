@@ -82,8 +82,8 @@ _wrapped = partial(
 # The number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
 _NETWORKS = {"untied": 1, "tied": 2}
 
-# A card's cost without predictions. Its batch counts more than once, as its change is predicted where layers differ.
-_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
+# A card's cost without predictions. Its batch counts more than once, as its changes are predicted where layers differ.
+_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.6
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -156,7 +156,7 @@ class FirstStepOfRun:
             ValueError: the text cannot be read, or tokens do not repeat in it.
         """
         asked, sequences = batch or (at_context(given, of, limits, text), BATCH)
-        stack, _ = of.read(asked.given)
+        stack, notes = of.read(asked.given)
         text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
         law = law_of(stack, text)
         if law is None:
@@ -167,7 +167,7 @@ class FirstStepOfRun:
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
             cost += replace(quick, seconds=(_WITH_CHANGE - bool(batch)) * quick.seconds)
-            for count in [] if gaps(replace(stack, tokens=2), "first_step") else _positions(stack):
+            for count in _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
@@ -176,10 +176,7 @@ class FirstStepOfRun:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
         step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
         notes = of.read(given)[1]
-        rates = ", critical learning rates" * all([
-            step == "step 1", _positions(self.stack), not has_own_rates(notes), not masks_words(notes),
-            not gaps(replace(self.stack, tokens=2), "first_step"),
-        ])  # fmt: skip
+        rates = ", critical learning rates" * bool(step == "step 1" and _positions(self.stack, notes))
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
         return planned((self.stack, notes, of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused))
@@ -395,7 +392,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
-    counts = [POSITIONS] if fine else _positions(stack)
+    counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
@@ -431,9 +428,11 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     }
 
 
-def _positions(stack: Stack) -> list[int]:
+def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
-    # With experts, there is none: the error of fewer positions is not measured.
+    # With experts, there is none: the error of fewer positions is not measured. Nor is there one without a rule.
+    if has_own_rates(notes) or masks_words(notes) or gaps(replace(stack, tokens=2), "first_step"):
+        return []
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)

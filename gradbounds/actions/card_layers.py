@@ -8,7 +8,16 @@ from typing import Any
 from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.first_line import quick_cost
-from gradbounds.actions.remedies import EVEN, Remedy, as_flags, change_of_batch, changes_of, furthest, remedy
+from gradbounds.actions.remedies import (
+    EVEN,
+    Remedy,
+    as_flags,
+    change_of_batch,
+    changes_of,
+    furthest,
+    remedy,
+    smaller_embeddings,
+)
 from gradbounds.budget import Budget, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import PLAIN_RATIO, QUICK_RATIO, UNEVEN, card_row, layer_lines
@@ -30,6 +39,9 @@ FEW_SAMPLES = 4
 # else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
 # within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
+
+# The most tokens of the sequences for which a milder change is tested.
+_FEW_TOKENS = 512
 
 _EVENED = "if you use SGD"
 
@@ -54,8 +66,8 @@ def change_of_step(
     """Return one change that makes the layers of step 1 even.
 
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
-    to at least `FEWEST_TOKENS`. Where the changed tied network fails for the batch, it is untied. Without a text, the
-    change is that of one sequence, if it was searched for.
+    to at least `FEWEST_TOKENS`. A milder change is tested for at most 512 tokens. Where the changed tied network fails
+    for the batch, it is untied. Without a text, the change is that of one sequence, if it was searched for.
     """
     if not text:
         return single.values["evened_by"]
@@ -79,9 +91,13 @@ def change_of_step(
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    if advised and whole.tokens < run.values["stack"].tokens:
-        return replace(advised, norms=None, tokens=whole.tokens)
-    return advised
+    if advised is None:
+        return None
+    short = replace(of_batch[0], given={**given, "tokens": min(_FEW_TOKENS, whole.tokens)})
+    for words, values in smaller_embeddings(stack, advised):
+        advised = replace(advised, milder=change_of_batch(short, *of_batch[1:], words, values, **limits))
+    is_shorter = whole.tokens < run.values["stack"].tokens
+    return replace(advised, norms=None, tokens=whole.tokens) if is_shorter else advised
 
 
 def change_rows(
@@ -99,9 +115,11 @@ def change_rows(
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     if change is None:
-        return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
+        return [
+            card_row(_EVENED, "no tested change halves the layers' difference (log scale); all, with costs: --compare")
+        ]
     before, after = change.losses
-    loss = (f", loss {after - before:+.2f}" if abs(after - before) >= SAME_LOSS else ", same loss") * has_loss
+    loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
     of = "" if change.tokens else f"; for one sequence of {tokens_text(tokens)}"
     of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
     effect = change.effect
@@ -111,7 +129,8 @@ def change_rows(
         effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
     effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
-    code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
+    cost = _cost_text(change, int(max(table["layer"])))
+    code = f"{cost}code: " * (run is not None and "embedding_scale" in change.values)
     flags = " ".join(as_flags(change.values))
     is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
     return [
@@ -120,3 +139,21 @@ def change_rows(
             f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
         )
     ]
+
+
+def _cost_text(change: Remedy, depth: int) -> str:
+    # State which share of the residual stream the layers still add after larger embeddings, and a milder value.
+    #
+    # Layers add nearly the same mean square to all larger embeddings, so that the milder value's share follows. In
+    # shorter sequences they add more, because attention averages fewer values.
+    before, after = (f"{float(f'{100 * share:.2g}'):g}%" for share in change.added)
+    if not 0.0 < change.added[1] < change.added[0] or "embedding_scale" not in change.values:
+        return ""
+    most = "up to " * bool(change.tokens)
+    text = f"cost: layers 2 to {depth} add {most}{after} of the stream (now {before}); "
+    if (milder := change.milder) is None:
+        return text
+    times = float(milder.values["embedding_scale"]) / float(change.values["embedding_scale"])
+    share = 1.0 / (1.0 + (1.0 / change.added[1] - 1.0) * times**2)
+    apart = f"{milder.values['embedding_scale']:g} ({milder.first_over_last:.2g}x apart"
+    return f"{text}milder: {apart}, {most or 'about '}{share:.0%}); "
