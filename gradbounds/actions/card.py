@@ -12,6 +12,14 @@ from typing import Any, Self
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
+from gradbounds.actions.card_layers import (
+    FEW_SAMPLES,
+    FEWEST_TOKENS,
+    SAME_LOSS,
+    change_of_step,
+    change_rows,
+    layer_rows,
+)
 from gradbounds.actions.first_line import (
     LOSS_OF_UNTIED,
     FirstLine,
@@ -25,23 +33,13 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.actions.predict import predict_plan, predict_stack, way_or_reason
 from gradbounds.actions.remedies import (
-    EVEN,
     Remedy,
-    as_flags,
-    change_of_batch,
-    changes_of,
-    furthest,
     loss_of,
-    remedy,
 )
-from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way, way
+from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
-    PLAIN_RATIO,
-    QUICK_RATIO,
-    UNEVEN,
     card_row,
-    layer_lines,
     reasons_of_largest,
     share_rows,
     squared_norms,
@@ -80,25 +78,14 @@ _wrapped = partial(
     textwrap.wrap, width=_COLUMNS, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
 )
 
-# The largest difference of losses that count as equal.
-_SAME_LOSS = 0.01
-
 # The number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
 _NETWORKS = {"untied": 1, "tied": 2}
 
-# A card's cost without predictions. Its batch counts more than once, as its change is predicted where layers differ.
-_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
+# A card's cost without predictions. Its batch counts more than once, as its changes are predicted where layers differ.
+_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.6
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
-
-# Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
-# else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
-# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
-_CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
-
-# The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
-_FEWEST_TOKENS = 128
 
 # Below this factor of the tangent kernel, the error of a critical rate is larger: few such networks were measured.
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
@@ -107,14 +94,11 @@ _LEAST_SCALE, _ROUGH = 0.5, 2.5
 # medians of 0.85 and 0.93, and the least of the kernel's factor for 11 models (0.86 to 4.0).
 _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 
-# Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
-_FEW = 4
 _RATE_VIEW = "--batch {} --learning-rate R"
 _OF_MASKED = "not known with masked words; if all positions count: --batch S --learning-rate R"
 
 _IGNORED = "ignored on request"
 _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
-_EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
@@ -171,7 +155,7 @@ class FirstStepOfRun:
             ValueError: the text cannot be read, or tokens do not repeat in it.
         """
         asked, sequences = batch or (at_context(given, of, limits, text), BATCH)
-        stack, _ = of.read(asked.given)
+        stack, notes = of.read(asked.given)
         text = asked.text or ("english" if stack.vocab >= LEAST_VOCAB else ZIPF)
         law = law_of(stack, text)
         if law is None:
@@ -182,7 +166,7 @@ class FirstStepOfRun:
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
             cost += replace(quick, seconds=(_WITH_CHANGE - bool(batch)) * quick.seconds)
-            for count in [] if gaps(replace(stack, tokens=2), "first_step") else _positions(stack):
+            for count in _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
@@ -191,10 +175,7 @@ class FirstStepOfRun:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
         step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
         notes = of.read(given)[1]
-        rates = ", critical learning rates" * all([
-            step == "step 1", _positions(self.stack), not has_own_rates(notes), not masks_words(notes),
-            not gaps(replace(self.stack, tokens=2), "first_step"),
-        ])  # fmt: skip
+        rates = ", critical learning rates" * bool(step == "step 1" and _positions(self.stack, notes))
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
         return planned((self.stack, notes, of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused))
@@ -236,7 +217,7 @@ def model_card(
     alone = of.is_model and not how["compare"] and how["draws"] is None and not gaps(asked, "prediction")
     # Without words, the batch of step 1 replaces all sampled numbers of one sequence.
     coarse = alone and not (how["patterns"] or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
-    how |= {"patterns": _FEW, "coarse": True} if coarse else {}
+    how |= {"patterns": FEW_SAMPLES, "coarse": True} if coarse else {}
     step = FirstStepOfRun.of(given, of, limits, text, batch) if alone else None
     fields = _quick(given, of, how, coarse=coarse) if alone else given
     whole = (of.read(fields)[0], how["patterns"], Budget.of(how["max_time"], how["memory"]))
@@ -253,8 +234,8 @@ def model_card(
             table, known = result.columns(), replace(step, result=fine) if step else None
             first = _first_step_of_run(known, of, table, limits["patterns"], every_layer=every_layer) if known else None
             run = first.result if first else None
-            rates = critical_rates(result.values["stack"], first.text if first else "", run)
-            change = _change_of_step(given, of, result, first, limits, coarse=coarse)
+            rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
+            change = change_of_step(given, of, result, run, law, limits, coarse=coarse)
     lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
     lines += [_more(result.values["stack"], of_run=run is not None)] * (len(lines) < _LINES)
     sentences, ends = result.values["sentences"], shares_ends(result.values["notes"])
@@ -285,8 +266,8 @@ def _rows(
             if first is None
             else _run_lines(first, stack, table, longest, notes)
         ),
-        *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
-        *_change_lines(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
+        *layer_rows(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
+        *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
@@ -343,7 +324,7 @@ def at_context(given: Mapping[str, Any], of: Description, limits: Mapping[str, A
             replace(of.read(asked.given)[0], sequences=1 if "tokens" in given else 4)
             return asked
         except ValueError:
-            if tokens < 2 * _FEWEST_TOKENS:
+            if tokens < 2 * FEWEST_TOKENS:
                 raise
             tokens //= 2
 
@@ -412,7 +393,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
-    counts = [POSITIONS] if fine else _positions(stack)
+    counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
@@ -451,9 +432,11 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     }
 
 
-def _positions(stack: Stack) -> list[int]:
+def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
-    # With experts, there is none: the error of fewer positions is not measured.
+    # With experts, there is none: the error of fewer positions is not measured. Nor is there one without a rule.
+    if has_own_rates(notes) or masks_words(notes) or gaps(replace(stack, tokens=2), "first_step"):
+        return []
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
@@ -498,7 +481,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
         except ValueError:  # a given field contradicts the rule
             continue
         loss, by_head = loss_of(table), loss_of_head(stack)
-        differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
+        differs = abs(by_head - loss) < SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
     others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
@@ -521,7 +504,7 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     shares = squared_norms(table)
     norm = math.sqrt(sum(shares.values()))
     sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
-    missing = sampled or stack.tokens > _FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
+    missing = sampled or stack.tokens > FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
     reasons = [] if missing else reasons_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
@@ -558,92 +541,6 @@ def _run_lines(
             first.result.values["reasons_of_largest"],
         ),
     ]  # fmt: skip
-
-
-def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> list[str]:
-    # Compares the layers, in the batch of step 1 if it is known.
-    others = {
-        name: f"{float(f'{ratio:.2g}'):g}x" for name, ratio in (run.values["of_larger_batch"] if run else {}).items()
-    }
-    others |= run.values["unsure_of_larger_batch"] if run else {}
-    larger = [f" (larger batches: {name} {ratio})" for name, ratio in others.items()]
-    of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
-    coarse = run is not None and run.values["coarse"]
-    lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
-    return [f"{lines[0]}; all: {rest}", *lines[1:]] if lines else []
-
-
-def _change_of_step(
-    given: Mapping[str, Any], of: Description, single: Result, first: FirstStepOfRun | None, limits: Mapping[str, Any],
-    *, coarse: bool,
-) -> Remedy | None:  # fmt: skip
-    """Return one change that makes the layers of step 1 even.
-
-    Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
-    to at least `_FEWEST_TOKENS`. Where the changed tied network fails for the batch, it is untied.
-    """
-    if first is None:
-        return single.values["evened_by"]
-    stack, table, run = single.values["stack"], single.columns(), first.result
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
-        return None
-    budget, patterns = Budget.of(limits["max_time"], limits["memory"]), limits["patterns"] or (_FEW if coarse else None)
-    change, _ = remedy(stack, table, budget, way(stack, patterns, budget, coarse=coarse))
-    if not (change and run):
-        return change
-    whole, limit = run.values["stack"], _CHANGE_SECONDS
-    while limit < quick_cost(whole, law_of(whole, first.text), limits["patterns"]).seconds:
-        whole, limit = replace(whole, tokens=whole.tokens // 2), _SHORT_SECONDS
-        if whole.tokens < _FEWEST_TOKENS:
-            return change
-    of_batch = Asked({**given, "tokens": whole.tokens}, first.text), first.batch, of, run
-    untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
-    larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
-    advised: Remedy | None = None
-    for words, values in [(change.words, change.values), *larger, *untied]:
-        if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
-            advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    if advised and whole.tokens < first.stack.tokens:
-        return replace(advised, norms=None, tokens=whole.tokens)
-    return advised
-
-
-def _change_lines(
-    table: Columns, run: Result | None, change: Remedy | None, tokens: int, *, has_loss: bool
-) -> list[str]:  # fmt: skip
-    """Return one change that makes the layers even, with its effect and cost, or state that there is none.
-
-    Args:
-        table: one sequence's `layer_table`.
-        run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
-        change: the change.
-        tokens: number of tokens of the sequence.
-        has_loss: whether theory has the loss.
-    """
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
-        return []
-    if change is None:
-        return [card_row(_EVENED, "no tested change makes the layers clearly more even; all: --compare")]
-    before, after = change.losses
-    loss = (f", loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else ", same loss") * has_loss
-    of = "" if change.tokens else f"; for one sequence of {tokens_text(tokens)}"
-    of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else of
-    effect = change.effect
-    if run is not None and (change.norms or change.tokens):
-        error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
-        effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
-        effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
-    effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
-    effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
-    code = "code, cost: " * (run is not None and "embedding_scale" in change.values)
-    flags = " ".join(as_flags(change.values))
-    is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
-    return [
-        card_row(
-            "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
-        )
-    ]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -145,7 +145,7 @@ def compare_steps(
         raise ValueError(f"{before.unknown}; --text {DISTINCT} compares networks for tokens that all differ.")
     head = f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after"
     if is_list:
-        lines = [f"{head} a change of one setting", "", *_list([*each], steps)]
+        lines = [f"{head} a change of one setting", "", *_list([*each], steps, stacks)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
         head += " each change" if len(others) > 1 else " the change"
@@ -378,23 +378,30 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     )
 
 
-def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step]) -> list[str]:
-    # Return a row for each change: its loss, its gradient norm, and its most uneven matrices either way.
+def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack]) -> list[str]:
+    # Return a row for each change: loss, gradient norm, share that layers add, and its most uneven matrices either way.
     words = [" ".join(changes) or "none" for changes in each]
     widest, names = max(map(len, words)), ("loss", "gradient norm")
     ratios = [*map(_ratios, steps)]
+    shares = [  # a norm after each layer sets the stream's size
+        "-"
+        if stack.composition.stream_norm or not step.numbers
+        else f"{1.0 - step.numbers.get(_GROWTH, 1.0) ** -2:.1%}"
+        for step, stack in zip(steps, stacks, strict=True)
+    ]
     return [
-        f"  {'change':{widest}}     loss     norm  layers: gradient norm of the first / the last (1x = equal)",
+        f"  {'change':{widest}}     loss     norm    added  layers: gradient norm of the first / the last (1x = equal)",
         *[
             f"  {word:{widest}}  "
             f"{'  '.join(f'{step.numbers[name]:7.4g}' if name in step.numbers else 'unknown' for name in names)}  "
+            f"{added:>7}  "
             + (effect(ratios[0], after) if after else step.unknown.partition(", above")[0] or "-")
-            for word, step, after in zip(words, steps, ratios, strict=True)
+            for word, step, added, after in zip(words, steps, shares, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
         "", *[f"Advised embedding_scale: the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, by an estimate"]
         * any("embedding_scale" in word for word in words),
-        "Every number of one change: --compare CHANGE",
+        "added: share of the residual stream's mean square that layers 2 to L add", "Every number: --compare CHANGE",
     ]  # fmt: skip
 
 

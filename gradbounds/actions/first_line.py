@@ -264,13 +264,13 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         notes: notes on the configuration.
         texts: whether the norm's deviation includes the difference between texts.
     """
-    errors = f" by draw,{' text,' * texts} theory{f'; quick: within {line.quick:.0%}' * bool(line.quick)}"
+    errors = f" by draw,{' text,' * texts} theory{f'; quick: --batch within {line.quick:.0%}' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * masks_words(notes)
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
         none = (1.0 - line.masked) ** line.positions
-        runs += f"; rough: {line.masked * line.positions:.2g} masked words a batch"
-        runs += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005)
+        runs = f"; rough: {line.masked * line.positions:.2g} masked words a batch"
+        runs += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005) + ")"
     around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
     loss, norm = (
         f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)} ({number_text(mean, error)}"

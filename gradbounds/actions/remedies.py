@@ -55,6 +55,8 @@ class Remedy:
         norms: gradient norms of a batch before and after the change; None for one sequence or shorter sequences.
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
         larger: the change to larger embeddings from which this one was reduced; None without.
+        added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
+        milder: a change of the same field to a smaller value, for sequences of at most 512 tokens, or None.
     """
 
     words: str
@@ -66,6 +68,8 @@ class Remedy:
     norms: tuple[float, float] | None = None
     tokens: int = 0
     larger: "Remedy | None" = None
+    added: tuple[float, float] = (0.0, 0.0)
+    milder: "Remedy | None" = None
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -168,9 +172,20 @@ def change_of_batch(
     alike = f"; cosine of two tokens {there[-1]:.2f}" * bool(here.max() > NEARLY_EQUAL)
     if (loads := profiles(changed, "predicted").get("expert_load_max")) is not None:
         alike += f"; fullest expert {loads.max():.0%}"
-    energies = profiles(changed, "predicted").get("hidden_energy", np.ones(1))
-    alike += "; float32 stream only" * is_rounded_away(1.0 - energies[0] / energies[-1], len(energies))
-    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes)
+    streams = [profiles(each, "predicted").get("hidden_energy", np.ones(1)) for each in (norms, changed)]
+    added = 1.0 - float(streams[0][0] / streams[0][-1]), 1.0 - float(streams[1][0] / streams[1][-1])
+    alike += "; float32 stream only" * is_rounded_away(added[1], len(streams[1]))
+    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes, added=added)
+
+
+def smaller_embeddings(stack: Stack, change: Remedy) -> list[tuple[str, dict[str, Any]]]:
+    """Return the change to embeddings 2 to 2.5 times smaller than a change's, in words and as fields, if there is one.
+
+    The list is empty if the change is of another field or these embeddings are not larger than the network's.
+    """
+    scale = _round_up(0.39 * float(change.values.get("embedding_scale", 0.0)))  # of 1, 2, 5, 10, ...
+    words = f"{change.words.rpartition(' -> ')[0]} -> {scale:g}"
+    return [(words, {**change.values, "embedding_scale": scale})] * (scale > stack.embedding_scale)
 
 
 def is_rounded_away(share: float, depth: int) -> bool:

@@ -42,7 +42,6 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "compare": (("logged", "learning_rate", "several values of --tokens"), "; give the change as a flag: --depth 24."),
     "learning_rate": (
         (
-            "logged",
             "patterns",
             "all",
             "max_time",
@@ -62,7 +61,10 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; these accept one number of tokens.",
     ),
     "layers": (("batch", "bound", "first_step", "several values of --tokens"), "; it adds tables to the card."),
-    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; theory judges two logs by a quick estimate."),
+    "two logs": (
+        ("text", "patterns", "all", "max_time", "memory", "learning_rate"),
+        "; theory judges two logs by a quick estimate.",
+    ),
 }
 """The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
@@ -189,7 +191,7 @@ class Predict(ModelFlags):
     def _of_batch(
         self, changes: dict[str, Any], batch: int | None, logs: list[Path], limits: dict[str, Any]
     ) -> "Result":
-        # Predict step 1 from a batch, which may be the card's, compare it with a log, or compare two logs.
+        # Predict step 1 from a batch, which may be the card's, compare it with a log or at a rate, or compare two logs.
         from gradbounds.actions.batch import resolve_batch
         from gradbounds.actions.card import BATCH, at_context, model_card
 
@@ -206,21 +208,30 @@ class Predict(ModelFlags):
             asked = replace(asked, of_tokens=f"{asked.of_tokens}, as on the card (--batch S)")
         else:
             asked = resolve_batch(changes, self.description, text=self.text, **limits)
+        judged = rate = None
+        if logs:
+            from gradbounds.actions.logged import predict_logged
+
+            judged = predict_logged(
+                asked.given, batch, self.description, logs[0], logged_as=self.logged_as, plan=self.dry_run,
+                text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
+            )  # fmt: skip
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
 
-            return predict_rate(
+            rate = predict_rate(
                 asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
                 epsilon=self.adam_epsilon, plan=self.dry_run,
             )  # fmt: skip
-        if not logs:
-            return model_card(
-                changes, self.description, batch=(asked, batch), plan=self.dry_run, every_layer=self.all, compare=(),
-                draws=None, seed=self.seed, **limits,
+        if judged and rate:
+            costs = [(each.values["seconds"], each.values["bytes"]) for each in (judged, rate) if self.dry_run]
+            seconds, room = zip(*costs, strict=True) if costs else ((), ())
+            whole = {"seconds": sum(seconds), "bytes": max(room)} if costs else {}
+            return replace(
+                judged, below=["", *rate.lines], tables={**judged.tables, **rate.tables},
+                values={**rate.values, **judged.values, **whole},
             )  # fmt: skip
-        from gradbounds.actions.logged import predict_logged
-
-        return predict_logged(
-            asked.given, batch, self.description, logs[0], logged_as=self.logged_as, plan=self.dry_run,
-            text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
+        return judged or rate or model_card(
+            changes, self.description, batch=(asked, batch), plan=self.dry_run, every_layer=self.all, compare=(),
+            draws=None, seed=self.seed, **limits,
         )  # fmt: skip
