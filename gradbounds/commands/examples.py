@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds sweep --placement post pre --width 64:1024:x2 --depth 6 --draws 256 --out runs/mine",
         "gradbounds sweep --file sweep.toml --workers 4 --out runs/mine",
         "gradbounds sweep --preset compare --placement post pre peri deepnorm --depth 12:48:x2 --out runs/compare",
-        "gradbounds sweep --preset relax --along ffn_ratio --values 1 2 4 --out runs/ratio",
+        "gradbounds sweep --preset relax --out runs/relax",
     ),
     "check": (
         "gradbounds check runs/mine --layers",
