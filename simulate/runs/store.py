@@ -30,7 +30,6 @@ from simulate.runs.tables import (
     cell_of,
     marked,
     quantity_arrays,
-    rows_frame,
     with_nulls,
 )
 from simulate.text import TextWindows
@@ -38,8 +37,6 @@ from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from simulate.runs.cell import Cell
     from simulate.runs.sample import Samples
 
@@ -219,19 +216,6 @@ class Run:
         # None, which some fields may be, comes before all values.
         return sorted(cells, key=lambda s: (s.cell.text is not None, [(v is not None, v) for v in astuple(s.stack)]))
 
-    def frames(self) -> "Iterator[pd.DataFrame]":
-        """Yield the sampled networks as data frames, one for each file of the run.
-
-        A frame has one row for each random network and layer.
-
-        Raises:
-            ValueError: a file is damaged or not from a sweep, a draw is stored twice, or the run is a training run.
-        """
-        sources: dict[str, str] = {}
-        for file in self._parquet("windows"):
-            sources |= readable(lambda f=file: _source_of(f), file)
-        yield from (rows_frame(self._sampled(rows), sources) for rows in self.tables())
-
     def _sampled(self, rows: pa.Table) -> pa.Table:
         """Return rows unchanged after checking that they are of networks at initialization.
 
@@ -318,12 +302,6 @@ class Run:
 
 def _windows_stem(digest: str, stack: Stack) -> str:
     return f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}"
-
-
-def _source_of(file: Path) -> dict[str, str]:
-    """Return the name of the text file of saved windows, by the text's digest."""
-    about = open_parquet(file).schema_arrow.metadata
-    return {about[b"digest"].decode(): about[b"source"].decode()}
 
 
 def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:

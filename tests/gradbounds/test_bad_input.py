@@ -83,15 +83,11 @@ BAD = [
     (("predict", "--lr", "1"), "Did you mean --learning-rate?"),
     (("predict", "--compare", "sequence_length=8"), "Did you mean tokens?"),
     (("predict", "--placement", "sideways"), "placement must be one of 'post', "),
-    (("predict", "--tokens"), "tokens must have a value, or several."),
-    (("predict", "--tokens", "8", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
+    (("predict", "--tokens", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
+    (("predict", "--tokens", "8", "16"), "Unrecognized options: 16."),
     (
-        ("predict", "--tokens", "8", "16", "--draws", "4"),
-        "several values of --tokens cannot be combined with --draws; these accept one number",
-    ),
-    (
-        ("predict", "--like", "gpt2", "--learning-rate", "1", "--draws", "3", "--layers", "--tokens", "8", "16"),
-        "--learning-rate cannot be combined with --draws, --layers, several values of --tokens; it concerns only step",
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--draws", "3", "--layers"),
+        "--learning-rate cannot be combined with --draws, --layers; it concerns only step",
     ),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--first-step", "--sequences", "3"),
