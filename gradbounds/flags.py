@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -161,25 +161,3 @@ class ModelFlags(WithJson):
     def description(self) -> Description:
         """Return the network's configuration that these command-line flags describe."""
         return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntoFolder(WithJson):
-    """The command-line flags of commands that sample networks and save their measurements in a folder."""
-
-    out: Annotated[Path, Flag(help="output folder; finished parts in it are not repeated")]
-    seed: Annotated[int, Flag(help="seed of the first network")] = 0
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dry_run: Annotated[bool, Flag(help="print the cost and stop")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnTexts(IntoFolder):
-    """The command-line flags of commands that train translation models on pairs of sentences."""
-
-    source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
-    target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="placements of LayerNorm")] = ("post", "pre")
-    heads: Annotated[int, Flag(help="heads of every attention")] = 4
-    smoothing: Annotated[float, Flag(help="label smoothing")] = 0.1
-    units: Annotated[Literal["words", "bpe"], Flag(help="vocabulary: words, or subwords by sentencepiece")] = "words"
