@@ -24,7 +24,7 @@ _PRESETS = (*PRESETS, *WITH_TABLE)
 Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
 _OF_RUNS = (
-    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "memory", "land_every", "resume",
+    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "memory", "land_every",
 )  # fmt: skip
 # For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -112,7 +112,6 @@ class Sweep(ModelFlags):
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between saved files; work after the last file can be lost")] = 5.0
-    resume: Annotated[bool, optional("refuse a folder that contains a run, instead of continuing it", None)] = True
     dry_run: Annotated[bool, optional("only print the number of cells and networks, time, RAM and disk", None)] = False
 
     def run(self) -> "Result":
@@ -136,7 +135,7 @@ class Sweep(ModelFlags):
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER saves the draws; --dry-run only estimates their cost.")
         with self._execution(recipe.device) as execution:
-            return sweep_into(self.out, recipe, execution, resume=self.resume)
+            return sweep_into(self.out, recipe, execution)
 
     def _with_table(self) -> "Result":
         """Run a preset that ends with a table.

@@ -75,16 +75,13 @@ class Run:
         return cls(path, read_manifest(path))
 
     @classmethod
-    def create(
-        cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
-    ) -> "Run":
+    def create(cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False) -> "Run":
         """Create a run folder, or continue the run in the folder if it has the same settings (its `request`).
 
         Args:
             folder: the path of the run folder.
             manifest: the manifest; its `request` holds the command and everything that determines the numbers.
             replace: whether to delete the draws of an existing run of the same command, instead of continuing it.
-            resume: whether to continue an existing run; otherwise an existing run is an error.
 
         Raises:
             ValueError: the manifest has no request, or the folder contains something else, is in use, or cannot be
@@ -105,12 +102,12 @@ class Run:
         if is_run:
             before = cls.open(path).manifest
             there, asked = cls(path, before).request, complete["request"]
-            same = there == asked and resume
+            same = there == asked
             if not same and not (replace and there.get("command") == asked.get("command")):
                 others = " and ".join(name for name in asked if there.get(name) != asked[name])
                 raise ValueError(
-                    f"out must be a new folder{' or one of the same command' if resume else ''}, but {str(path)!r} "
-                    f"holds {f'another run (other {others})' if resume else 'a run'}; choose another folder."
+                    f"out must be a new folder or one of the same command, but {str(path)!r} holds another run "
+                    f"(other {others}); choose another folder."
                 )
             if same:
                 complete["sessions"] = [*before.get("sessions", []), *complete.get("sessions", [])]

@@ -82,7 +82,6 @@ def begin(
     seed: int,
     out: str | Path,
     execution: Execution = ONE_PROCESS,
-    resume: bool = True,
     **more: Any,
 ) -> Run:
     """Create or open the folder of a sweep, and write its manifest, before sampling.
@@ -93,7 +92,6 @@ def begin(
         seed: root seed.
         out: a new or empty folder, or the folder of the same cells and seed.
         execution: number of processes, memory and file options.
-        resume: whether to continue an existing run; otherwise an existing run is an error.
         **more: further entries of the manifest, such as the recipe.
 
     Raises:
@@ -101,7 +99,7 @@ def begin(
             written.
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
-    return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more, resume=resume)
+    return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more)
 
 
 def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:

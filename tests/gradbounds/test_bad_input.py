@@ -150,7 +150,6 @@ BAD = [
     (("sweep", "--out", "NEWER"), "run must have format 1, but 'NEWER' has 2"),
     (("sweep", "--out", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
     (("sweep",), "out must be given: --out FOLDER saves the draws"),
-    (("sweep", "--no-resume", "--out", "OLD", "--width", "8", "--depth", "1"), "'OLD' holds a run; choose another"),
     (
         ("sweep", "--out", "OLD", "--width", "9", "--depth", "1"),
         "'OLD' holds another run (other cells); choose another",
