@@ -85,7 +85,7 @@ def report() -> dict[str, object]:
         run = new_run(folder)
         whole = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
         scan = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
-        into_pandas = seconds(lambda: pd.concat(run.frames(), ignore_index=True))
+        into_pandas = seconds(lambda: pd.concat([s.to_frame() for s in run.samples()], ignore_index=True))
         into_samples = seconds(run.samples)
         size = sum(file.stat().st_size for file in (run.folder / "blocks").iterdir())
     both = [(workers(1), workers(2)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Figures of the presets of `gradbounds sweep`: placements of LayerNorm, dropped assumptions, and one varied field."""
+"""Figures of the presets of `gradbounds sweep`: placements of LayerNorm and dropped assumptions."""
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,6 @@ from theory.stack import TITLES
 _PANELS = {
     "effect": r"last $\|\partial\mathcal{L}/\partial W^2\|_F$, times the paper's",
     "profile": "first layer's gradient, times the last's",
-}
-_PATH_PANELS = {
-    "profile": "first layer's gradient, times the last's",
-    "entropy": "entropy of attention, last layer [nats]",
 }
 _SHIFT = 0.17
 UNCHANGED = "nothing"
@@ -98,42 +94,6 @@ def _effects(table: pd.DataFrame) -> dict[str, float]:
             moves.append(abs(np.log(row[f"{name}_predicted"] / before)))
         effects[row["relaxation"]] = max(effects.get(row["relaxation"], 0.0), float(np.nanmax(moves)))
     return effects
-
-
-def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
-    """Draw the first layer's gradient and the attention entropy against the value of one network field.
-
-    The gradient is a ratio; each placement has one color.
-
-    Marks are samples with ± 2 standard errors, pale lines are theory.
-
-    Args:
-        table: a table from `checks.stacks.relaxations.relaxation_table`, with a further column `value`.
-        field: the name of the field, for the axis.
-    """
-    label = {"query_key_scale": "scale $s$ of queries and keys"}.get(field, field.replace("_", " "))
-    with style():
-        figure = Figure(figsize=(7.6, 3.5), layout="constrained", dpi=160)
-        axes = figure.subplots(1, 2)
-        for placement, rows in table.groupby("placement", sort=False):
-            color = of_placement(placement)["color"]
-            rows = rows.sort_values("value")
-            for axis, name in zip(axes, _PATH_PANELS, strict=True):
-                pale_line(axis, rows["value"], rows[f"{name}_predicted"], color)
-                axis.errorbar(
-                    rows["value"], rows[name], yerr=2 * rows[f"{name}_sem"], color=color,
-                    label=TITLES[str(placement)], **MEASURED,
-                )  # fmt: skip
-        for axis, (name, title) in zip(axes, _PATH_PANELS.items(), strict=True):
-            axis.set(ylabel=title, xlabel=label)
-            if not np.isfinite(table[name].to_numpy(float)).any():
-                axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
-        values = table["value"]
-        low, high = (table[values == at]["profile_predicted"] for at in (values.min(), values.max()))
-        span = f"{low.min():.2g} to {low.max():.2g} becomes {high.min():.2g} to {high.max():.2g}"
-        message(figure, f"First layer over last, {span} as {field.replace('_', ' ')} grows")
-        legend_below(figure, 4, "marks: random networks (± 2 s.e.); pale lines: theory")
-    return figure
 
 
 # The factor between the ends of a curve below which it counts as flat.

@@ -1,10 +1,10 @@
 """The definitions of command-line flags that several commands share."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -61,35 +61,27 @@ def in_groups(flag: Callable[[Field], Any]) -> Any:
     return groups
 
 
-def network(defaults: Stack, several: Collection[str] = ()) -> Any:
+def network(defaults: Stack) -> Any:
     """Return command-line flags for all fields of a network, with their default values in the help text.
 
     Args:
         defaults: the Stack with the default values.
-        several: names of number fields that may have several values, read as a tuple.
     """
 
     def flag(of: Field) -> Any:
         name, default = of.name, str(said(of.name, getattr(defaults, of.name)))
         choices = "|".join(of.metadata.get("choices", ()))
-        many = name in several
-        kind = Annotated[Any, _number(name, many)] if not isinstance(of.default, str) else _TYPES[name] | None
-        about = of.metadata["help"] + "; several values give a table" * many
-        return Annotated[kind, optional(about, choices or None, default)]
+        kind = Annotated[Any, _number(name)] if not isinstance(of.default, str) else _TYPES[name] | None
+        return Annotated[kind, optional(of.metadata["help"], choices or None, default)]
 
     return in_groups(flag)
 
 
-def _number(name: str, many: bool) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
-    """Return the rule that reads a number field from its arguments."""
+def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
+    """Return the rule that reads a number field from its argument."""
     metavar = "INT" if FIELDS[name].type is int else "own|FLOAT" if name in OWN else "FLOAT"
-
-    def read(words: list[str]) -> Any:
-        values = tuple(said(name, field_value(name, word)) for word in words)
-        return values[0] if len(values) == 1 else values
-
     return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*" if many else 1, metavar=f"{metavar} [...]" if many else metavar, instance_from_str=read,
+        nargs=1, metavar=metavar, instance_from_str=lambda words: said(name, field_value(name, words[0])),
         is_instance=lambda _: True, str_from_instance=lambda value: [str(value)],
     )  # fmt: skip
 
@@ -169,25 +161,3 @@ class ModelFlags(WithJson):
     def description(self) -> Description:
         """Return the network's configuration that these command-line flags describe."""
         return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntoFolder(WithJson):
-    """The command-line flags of commands that sample networks and save their measurements in a folder."""
-
-    out: Annotated[Path, Flag(help="output folder; finished parts in it are not repeated")]
-    seed: Annotated[int, Flag(help="seed of the first network")] = 0
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dry_run: Annotated[bool, Flag(help="print the cost and stop")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnTexts(IntoFolder):
-    """The command-line flags of commands that train translation models on pairs of sentences."""
-
-    source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
-    target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="placements of LayerNorm")] = ("post", "pre")
-    heads: Annotated[int, Flag(help="heads of every attention")] = 4
-    smoothing: Annotated[float, Flag(help="label smoothing")] = 0.1
-    units: Annotated[Literal["words", "bpe"], Flag(help="vocabulary: words, or subwords by sentencepiece")] = "words"

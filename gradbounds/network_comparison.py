@@ -1,7 +1,7 @@
-"""Comparisons of networks as printed text: with changed fields, at several sequence lengths, samples with theory."""
+"""Comparisons of networks as printed text: with changed fields, and samples with theory."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,24 +83,6 @@ def comparison_words(name: str, table: Columns, other: Columns) -> str:
         f"({matrix_name(most)}) times this network's. {matrix_name(moved)}, first layer / last layer: {there[0]:.3g}, "
         f"compared with {here[0]:.3g} in this network."
     )
-
-
-def length_lines(tables: Mapping[int, Columns]) -> list[str]:
-    """Print the gradient norms of one network at several sequence lengths.
-
-    The lines give the ratio first layer / last layer, and the last layer's norms.
-
-    Args:
-        tables: theory's `layer_table` of the network at each number of tokens.
-    """
-    tables = {tokens: with_cosines(table) for tokens, table in tables.items()}
-    names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *STREAM])
-    ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
-    lines = []
-    for head, ratio in (("First / last layer, by large-width theory", True), ("Last layer", False)):
-        rows = [[matrix_name(name), *_end_texts(ends[name], ratio=ratio)] for name in names]
-        lines += ["", head, *table_lines(["", *(f"n = {tokens}" for tokens in tables)], rows)]
-    return lines
 
 
 def sample_comparison_lines(stack: Stack, rows: Any) -> list[str]:

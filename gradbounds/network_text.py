@@ -198,17 +198,14 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def title(stack: Stack, tokens: str = "") -> str:
+def title(stack: Stack) -> str:
     """Describe a network in one line: its LayerNorm placement, its sizes, and the fields that differ from the paper's.
 
-    `tokens` is printed instead of the network's number of tokens.
-
-    >>> title(Stack(depth=2), "4, 8")
-    'Post-LN: width 512, depth 2, tokens 4, 8, vocab 512'
+    >>> title(Stack(depth=2, tokens=4))
+    'Post-LN: width 512, depth 2, tokens 4, vocab 512'
     """
     sizes = {name: getattr(stack, name) for name in ("width", "depth", "tokens", "vocab")}
     named = {name: value for name, value in (sizes | stack.non_default()).items() if name != "placement"}
-    named |= {"tokens": tokens} if tokens else {}
     fields = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]
     fields = [field if len(field) < _LONG else f"{field[:_LONG]}..." for field in fields]
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
 from gradbounds.units import duration, takes
 
@@ -29,21 +29,8 @@ _FIRST_ESTIMATE = 0.05
 @contextmanager
 def progress() -> "Iterator[Callable[[Progress], None]]":
     """Display the progress of a sweep while it samples networks."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        last = -1
-
-        def line(now: "Progress") -> None:
-            nonlocal last
-            if (part := int(_LINES * now.share + 1e-9)) != last:
-                last = part
-                print(f"sampling: {100 * now.share:.0f}%, {words(now)}", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    with Bar(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
-        task = bar.add_task("sampling", total=1.0)
-        yield lambda now: bar.update(task, completed=now.share, description=words(now))
+    with counted("sampling", lines=True) as display:
+        yield lambda now: display(*now.blocks, now.share)
 
 
 @contextmanager
@@ -124,14 +111,3 @@ def shown(what: str, cost: "Cost") -> Iterator[None]:
     long = estimated(f"{what}: {takes(cost.seconds, cost.bytes)}") if cost.seconds > LONG else working(what)
     with nullcontext() if _silent.get() else long, quietly():
         yield
-
-
-def words(now: "Progress") -> str:
-    """Describe the progress of a sweep: finished configurations and blocks, networks per second, and remaining time."""
-    elapsed = max(now.seconds, 1e-9)
-    line = (
-        f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "
-        f"{now.draws / elapsed:.3g} draws/s"
-    )
-    # What starts up counts as sampling at first, and what is left at the end is nothing but rounding.
-    return line + _left(elapsed, now.share)

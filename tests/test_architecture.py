@@ -79,8 +79,8 @@ ARROWS = {
         "first_step": "style", "logged_step": "style", "probe": "style", "sweeps": "style",
     },
     "studies": {
-        "committed": "", "comparisons": "", "kept_rows": "", "presets": "", "schedules": "", "table_cache": "",
-        "task": "",
+        "committed": "", "comparisons": "", "flags": "", "kept_rows": "", "presets": "", "schedules": "",
+        "table_cache": "", "task": "",
         "parallel_text": "", "translation_model": "parallel_text",
         "measurements": "parallel_text translation_model",
         "ordering": "parallel_text",
@@ -88,15 +88,15 @@ ARROWS = {
         "training_run": "parallel_text schedules task translation_model translation_task",
         "trainer": "task training_run",
         "trained_step": "trainer",
-        "fig3": "committed measurements parallel_text table_cache translation_model",
+        "fig3": "committed flags measurements parallel_text table_cache translation_model",
         "warmup": (
             "committed comparisons kept_rows measurements parallel_text presets schedules table_cache trained_step "
             "trainer training_run translation_model"
         ),
         "bert": "committed comparisons kept_rows presets schedules table_cache task trainer training_run",
-        "stable_rate": "table_cache",
-        "hessian": "committed parallel_text stable_rate table_cache translation_model",
-        "mean_hessian": "committed table_cache",
+        "stable_rate": "flags table_cache",
+        "hessian": "committed flags parallel_text stable_rate table_cache translation_model",
+        "mean_hessian": "committed flags table_cache",
         "training": "",
         "__main__": "bert fig3 hessian mean_hessian stable_rate training warmup",
         "conftest": "",

@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 
 from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
 from checks.models.parametrizations import (
-    HALF,
     Range,
     Role,
     crowded,
@@ -31,13 +30,7 @@ LEVEL = 0.999
 """The level of the interval that must lie outside the margin for a breach."""
 
 BEND = 0.1
-"""The change of an exponent above which a note is given.
-
-The change is taken from the two smallest to the two largest sizes, beyond its interval, or from the measured sizes to
-sizes `FARTHER` times as large.
-"""
-FARTHER = 4.0
-"""The factor by which widths or depths are extrapolated."""
+"""The change of an exponent above which a note is given: from the two smallest to the two largest sizes."""
 
 Against = Literal["width", "depth"]
 JUDGED = ("coordinates", "own", "passed")
@@ -64,7 +57,6 @@ class Exponent(NamedTuple):
         word: "agrees", "undecided", "breach" (outside the expected range), "zero" (the quantity is 0 at some size) or
             "not asked" (no expected range).
         off: distance of the exponent from the expected range.
-        ahead: the exponent at sizes `FARTHER` times as large, by `exponent_lead`; NaN if nothing is expected.
         bend: exponent of the two largest sizes minus exponent of the two smallest.
         bend_half: half of the interval of `bend` at `LEVEL`.
     """
@@ -82,7 +74,6 @@ class Exponent(NamedTuple):
     asked_high: float
     word: str
     off: float
-    ahead: float
     bend: float
     bend_half: float
 
@@ -185,45 +176,6 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
     return {at: fmean(of) for at, of in values.items()}
 
 
-def exponent_excess(exponent: float, asked: Range) -> float:
-    """Extrapolate an exponent within its expected range to much larger widths or depths.
-
-    The squared quantity is modelled as a sum of two terms, whose exponents are the ends of the expected range. In mu-P,
-    a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.
-
-    Args:
-        exponent: the exponent at the measured sizes, inside the expected range.
-        asked: the expected range.
-
-    >>> round(exponent_excess(-0.25, (-0.5, 0.0)), 3)
-    -0.1
-    """
-    low, high = asked
-    share = (high - exponent) / (high - low)
-    less = share * FARTHER ** (2.0 * (low - high))
-    return high - (high - low) * less / (less + 1.0 - share)
-
-
-def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
-    """Extrapolate an exponent to much larger widths or depths, with half of its 95% interval.
-
-    The exponent is extrapolated if it lies inside the range and its interval of `LEVEL` excludes the lower end. Near
-    that end, the exponent of a single power would be distorted, and its error would grow up to `FARTHER` times. Near
-    the upper end, both shrink. A range longer than 1/2 contains more than two powers and is not extrapolated.
-
-    Args:
-        exponent: the exponent at the measured sizes.
-        half: half of its 95% interval.
-        asked: the expected range; if it is a single number, the exponent is returned unchanged.
-        wider: the length of the interval of `LEVEL` divided by the length of the 95% interval.
-    """
-    if not asked[0] < exponent - wider * half < exponent < asked[1] or asked[1] - asked[0] > HALF:
-        return exponent, half
-    return exponent_excess(exponent, asked), (
-        exponent_excess(exponent + half, asked) - exponent_excess(exponent - half, asked)
-    ) / 2
-
-
 def _star(name: str) -> str:
     """Replace the layer numbers in a module's name by stars.
 
@@ -321,7 +273,7 @@ def wider_by(freedom: int) -> float:
 
 OFF: Final = 6
 """The index of `off` in a judged row."""
-Judged = tuple[float, float, float, float, float, str, float, float, float, float]
+Judged = tuple[float, float, float, float, float, str, float, float, float]
 
 
 def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judged]:
@@ -345,7 +297,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 
     def unknown(ask: Range | None, word: str) -> Judged:
         ends = (missing, missing) if ask is None else ask
-        return missing, missing, missing, *ends, word, missing, missing, missing, missing
+        return missing, missing, missing, *ends, word, missing, missing, missing
 
     if count.min() < 2 or len(x) < LEAST_POINTS:
         return [unknown(ask, "undecided" if positive else "zero") for ask, positive in zip(asked, fine, strict=True)]
@@ -365,15 +317,15 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 
 def _held(
     exponent: float, half: float, asked: Range | None, wider: float
-) -> tuple[float, float, float, float, float, str, float, float]:
+) -> tuple[float, float, float, float, float, str, float]:
     """Compare an exponent and its 95% interval with the expected range, and return the fields of `Exponent`."""
     low, high, missing = exponent - half, exponent + half, float("nan")
     if asked is None:
-        return exponent, low, high, missing, missing, "not asked", missing, missing
+        return exponent, low, high, missing, missing, "not asked", missing
     off = exponent - min(max(exponent, asked[0]), asked[1])
     word = "undecided"
     if abs(off) - half * wider > MARGIN:
         word = "breach"
     elif low >= asked[0] - MARGIN and high <= asked[1] + MARGIN:
         word = "agrees"
-    return exponent, low, high, *asked, word, off, exponent_lead(exponent, half, asked, wider)[0]
+    return exponent, low, high, *asked, word, off

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from checks.models.exact_alarms import whole
-from checks.models.streams import NORMED_RESPONSE
 from simulate.modules.probe import Probed
 from theory import Stack, predict
 from theory.configurations import stack_from_config
@@ -27,7 +26,7 @@ class GrowthTheory:
         part: the name of the list of layers.
         of: the network that the theory describes, in words.
         energy: mean square of the last layer's output / first layer's output.
-        matrix: the matrix whose gradients are compared; "" for the gradient of the residual stream.
+        matrix: the matrix whose gradients are compared.
         gradient: gradient norm in the first layer / last layer; NaN if the loss does not cover all positions.
         measured: the same ratio of gradient norms, measured in the module.
     """
@@ -44,38 +43,30 @@ class GrowthTheory:
         line = f"Theory for {self.of}: mean squared activation {times(self.energy)}"
         if not np.isfinite(self.gradient):
             return f"{line}."
-        whose = f"gradient norm of {self.matrix}" if self.matrix else "gradient norm"
-        here = f" (measured: {self.measured:.3g} times)" if self.matrix else ""
-        return f"{line}; {whose} {times(self.gradient)} towards the input{here}."
+        return (
+            f"{line}; gradient norm of {self.matrix} {times(self.gradient)} towards the input (measured: "
+            f"{self.measured:.3g} times)."
+        )
 
 
-def growth_theory(
-    measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
-) -> GrowthTheory | None:
-    """Predict how activations and gradients grow over each list of layers of a module.
+def growth_theory(measured: Probed, part: str, depth: int, given: Stack | None = None) -> GrowthTheory | None:
+    """Predict how activations and gradients grow over a list of layers of a module.
 
-    If the network is known, the prediction is for a Stack of the same shape and initialization, with the same number of
-    tokens or as many as half a second allows. It covers the mean squared activation of the residual stream and the
-    gradient of the matrix that ends the feed-forward branch.
-
-    Otherwise the prediction is for the LayerNorm placement. In Post-LN, activations and gradients stay the same. In
-    Pre-LN, every layer adds as much as the second layer does, and the squared gradient grows towards the input in the
-    same proportion (for branches like ReLU's, whose derivative has the same mean square as the branch).
+    The prediction is for a Stack of the same shape and initialization, with the same number of tokens or as many as
+    half a second allows. It covers the mean squared activation of the residual stream and the gradient of the matrix
+    that ends the feed-forward branch.
 
     Args:
         measured: the probed module.
         part: the name of the list of layers.
-        energies: measured mean squared activation of the layers' outputs, (L,).
-        gradients: measured norms of the loss gradient at these outputs, (L,).
+        depth: the number of its layers whose output was measured.
         given: the network to compare with; None reads it from the module's configuration or layers.
 
     Returns:
-        The prediction, or None if neither network nor placement is known: without residual connections, or if the
-        second layer adds nothing.
+        The prediction, or None if the network is not known or has experts, or theory has no rule for it.
     """
-    stack, words = _network(measured, len(energies), given)
-    known = None if stack is None else _of_stack(measured, part, stack, words)
-    theory = known or _of_placement(measured, part, energies, gradients)
+    stack, words = _network(measured, depth, given)
+    theory = None if stack is None else _of_stack(measured, part, stack, words)
     return theory if theory is None or _on_all_positions(measured, part) else replace(theory, gradient=float("nan"))
 
 
@@ -98,22 +89,6 @@ def described_stack(measured: Probed) -> Stack | None:
     with suppress(ValueError):
         return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
     return None
-
-
-def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray) -> GrowthTheory | None:
-    frame = measured.frame[measured.frame["part"] == part]
-    responses = frame.loc[frame["quantity"] == "scale_response", "value"]
-    if responses.empty or len(energies) < 3:
-        return None
-    ratio = float(gradients[0] / gradients[-1])
-    if abs(responses.median()) < NORMED_RESPONSE:
-        normed = float(energies.max()) < 1.05 * float(energies.min())
-        return GrowthTheory(part, "Post-LN", 1.0, "", 1.0, ratio) if normed else None
-    step = float(energies[1] / energies[0]) - 1
-    if not step > 0:
-        return None
-    energy = 1 + (len(energies) - 1) * step
-    return GrowthTheory(part, "Pre-LN, if every layer adds as much as layer 2", energy, "", energy**0.5, ratio)
 
 
 def _on_all_positions(measured: Probed, part: str) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
@@ -227,12 +226,8 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
 
 
 def _growth(measured: Probed, stack: Stack | None) -> tuple[GrowthTheory, ...]:
-    frame = measured.frame
-    energies, squares = (
-        {part: profile(frame, part, quantity) for part in ends_of(frame)}
-        for quantity in ("hidden_energy", "gradient_sq")
-    )
-    theories = [growth_theory(measured, part, energies[part], np.sqrt(squares[part]), stack) for part in energies]
+    depths = {part: len(profile(measured.frame, part, "hidden_energy")) for part in ends_of(measured.frame)}
+    theories = [growth_theory(measured, part, depth, stack) for part, depth in depths.items()]
     return tuple(theory for theory in theories if theory is not None)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from checks.models.alarm import Alarm
-from checks.models.coordinate_exponents import BEND, FARTHER
+from checks.models.coordinate_exponents import BEND
 from checks.models.exact_alarms import values, whole
 from checks.models.growth_theory import GrowthTheory, times
 from checks.models.layer_tables import LAYER_COLUMNS, LEGEND, TOTAL, WORDS, not_compared
@@ -305,7 +305,7 @@ def steps_notes(alarms: Sequence[Alarm], stepped: Stepped, table: pd.DataFrame) 
         # Updates follow from an initial scale that is off, so that a wrong rate may hide behind it.
         which = "not all learning rates are judged" if "learning rate" in kinds else "learning rates are not judged"
         notes.append(f"{which} while the initial scale is wrong: correct the scale, then probe again")
-    return [*notes, *stepped.notes, *_bends(table), *_ahead(table)]
+    return [*notes, *stepped.notes, *_bends(table)]
 
 
 def _bends(table: pd.DataFrame) -> list[str]:
@@ -320,22 +320,6 @@ def _bends(table: pd.DataFrame) -> list[str]:
             f"{len(bent)} of {len(rows)} exponents still change with the {against}, most of all for {_what(row)}: by "
             f"{row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two smallest to the two largest sizes; larger "
             "sizes have other exponents"
-        )
-    return notes
-
-
-def _ahead(table: pd.DataFrame) -> list[str]:
-    """Note how many exponents should change at larger sizes, because two terms with different exponents add up."""
-    notes = []
-    for against, rows in table[table["off"].notna()].groupby("against", sort=False):
-        away = (rows["ahead"] - rows["exponent"]).abs()
-        if not (away > BEND).any():
-            continue
-        row = rows.loc[away.idxmax()]
-        notes.append(
-            f"{(away > BEND).sum()} of {len(rows)} exponents belong to a sum of two terms, like "
-            f"{against}^{row['asked_low']:g} and {against}^{row['asked_high']:g}: the exponent for {_what(row)} is "
-            f"{row['exponent']:.2f} here and about {row['ahead']:.2f} at {FARTHER:g} times the {against} (column ahead)"
         )
     return notes
 

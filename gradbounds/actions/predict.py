@@ -1,4 +1,4 @@
-"""The command `gradbounds predict`: the gradients of one network by layer, and at several sequence lengths."""
+"""The command `gradbounds predict`: the gradients of one network by layer, and of changed networks."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,16 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import Columns, layer_columns, matrices
+from checks.stacks.gradients_by_layer import Columns, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.plan import batch_text, planned
 from gradbounds.actions.remedies import remedy, search_seconds
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.layer_summary import layer_lines
-from gradbounds.network_comparison import comparison_lines, length_lines
+from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
-    ends_of_layers,
     network_lines,
     note_lines,
     sampled_lines,
@@ -46,15 +45,6 @@ _CHANGES = 8
 
 _WHOLE = "all requested tokens and attention samples"
 _CHEAPER = "A cheaper method of the theory is used here, to stay within time and memory"
-
-# What a ratio gains from the least number of tokens to the largest where it is said to grow.
-_GROWN = 1.1
-
-_WHY = (
-    "As n grows, gradients of W^Q, W^K and W^V grow in the first layer relative to the last. The last layer's tokens "
-    "have less in common, so that its gradients shrink; the first layer's shrink less (docs/report.md, Groups of "
-    "tokens)."
-)
 
 
 def predict_stack(
@@ -140,23 +130,20 @@ def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
     patterns: int | None, max_time: str | None, memory: str | None = None, seed: int = 0,
 ) -> Result:  # fmt: skip
-    """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
+    """Estimate the time and memory of the predictions for a network and for the compared networks.
 
     The search for a change of one network is included. The seed, as of samples, costs nothing.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
-    budget, several = Budget.of(max_time, memory), isinstance(given.get("tokens"), tuple)
-    each = [{**given, "tokens": n} for n in sorted(set(given["tokens"]))] if several else [given]
-    stack, notes = of.read(each[-1])
-    named = {f"{fields['tokens']} tokens": of.read(fields)[0] for fields in each} if several else {"network": stack}
-    named |= {" ".join(key): of.compared(given, key) for key in variants(compare)}
+    budget, (stack, notes) = Budget.of(max_time, memory), of.read(given)
+    named = {"network": stack} | {" ".join(key): of.compared(given, key) for key in variants(compare)}
     rows, lines, whole = list[dict[str, Any]](), list[str](), Cost()
     for name, network in named.items():
         chosen, refused, _ = way_or_reason(network, patterns, budget, coarse=False)
         cost, how = (chosen.cost, chosen.said or _WHOLE) if chosen else (Cost(), refused)
-        if chosen and network is stack and not several:
+        if chosen and network is stack:
             search = min(_CHANGES * cost.seconds, search_seconds(cost.seconds))
             cost += Cost(search)
         if not chosen or (draws and network is stack):
@@ -165,8 +152,8 @@ def predict_plan(
         whole += cost
         rows.append({"stack": network, "seconds": cost.seconds, "bytes": cost.bytes, "way": how})
         lines.append(f"  {name}: {how}, {takes(cost.seconds, cost.bytes)}")
-    at = batch_text(stack.sequences, " and ".join(str(fields.get("tokens", stack.tokens)) for fields in each), None)
-    what = "gradients of the first and the last layer" if several else "gradients of every layer, and a change for them"
+    what = "gradients of every layer, and a change for them"
+    at = batch_text(stack.sequences, stack.tokens, None)
     return planned((stack, notes, of), at, what, whole, *lines, networks=rows)
 
 
@@ -222,67 +209,3 @@ def _profile_figure(stack: Stack, columns: Columns) -> "Figure":
     shown[["mean", "predicted"]] = shown[["mean", "predicted"]] ** 2
     sizes = {"placement": stack.placement, "width": stack.width, "depth": stack.depth, "tokens": stack.tokens}
     return layer_profile(shown.assign(**sizes))
-
-
-def predict_lengths(
-    given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
-    memory: str | None = None, plan: bool = False,
-) -> Result:  # fmt: skip
-    """Predict the ratio of gradient norms first layer / last layer for every matrix, at several sequence lengths.
-
-    Raises:
-        ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or
-            the memory, before any is predicted.
-        NoRuleError: theory has no rule for the network.
-    """
-    if plan:
-        return predict_plan(given, of, patterns=patterns, max_time=max_time, memory=memory)
-    budget = Budget.of(max_time, memory)
-    read = {n: of.read({**given, "tokens": n}) for n in sorted(set(lengths))}
-    ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}
-    with shown("predicting the gradients", sum((each.cost for each in ways.values()), Cost())):
-        tables = {n: layer_columns(predicted(each), None) for n, each in ways.items()}
-    stack, notes = read[max(read)]
-    named = title(stack, ", ".join(map(str, read)))
-    counts: dict[str, list[str]] = {}
-    for n, each in ways.items():
-        counts.setdefault(each.said, []).append(str(n))
-    cheaper = [f"At n = {', '.join(at)}: {words}." for words, at in counts.items() if words]
-    return Result(
-        about=named,
-        tables=Frames({"lengths": _length_columns(tables)}),
-        values={
-            "stacks": [stack for stack, _ in read.values()], "notes": notes, "drawn_by": drawn_by(notes),
-            "cheaper": cheaper or None,
-        },
-        lines=[
-            named, *drawn_lines(notes), *length_lines(tables), "", *([_WHY] if _grows(tables) else []), *cheaper,
-            *note_lines(notes),
-        ],
-    )  # fmt: skip
-
-
-def _length_columns(tables: Mapping[int, Columns]) -> dict[str, list[Any]]:
-    # Return by matrix and length: norm of first / last layer, and norm of the last layer, with errors.
-    names = ("quantity", "tokens", "first_over_last", "first_over_last_sem", "last", "last_sem")
-    rows = [
-        (name, tokens, *ends)
-        for tokens, table in tables.items()
-        for name in matrices(table)
-        if (ends := ends_of_layers(table, name, "predicted")) is not None
-    ]
-    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
-
-
-def _grows(tables: Mapping[int, Columns]) -> bool:
-    # Return whether more tokens raise W^V's first / last ratio more than W^2's, and lower the last layer's cosine.
-    few, many = (with_cosines(tables[n]) for n in (min(tables), max(tables)))
-    ends = {
-        name: (ends_of_layers(few, name, "predicted"), ends_of_layers(many, name, "predicted"))
-        for name in ("grad_WV", "grad_W2", "cosine")
-    }
-    if any(end is None for both in ends.values() for end in both):
-        return False
-    gained = {name: both[1][0] / both[0][0] for name, both in ends.items()}  # type: ignore[index]
-    aligned = [end[2] for end in ends["cosine"]]  # type: ignore[index]
-    return gained["grad_WV"] > _GROWN * max(1.0, gained["grad_W2"]) and aligned[1] < aligned[0]

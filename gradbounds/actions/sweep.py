@@ -31,13 +31,10 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> Result:
+def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS) -> Result:
     """Sample the networks of a recipe into the folder of a run, which may be a run to continue."""
     cells = cells_of(recipe)
-    run = begin(
-        cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
-        recipe=recipe.to_dict(),
-    )  # fmt: skip
+    run = begin(cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, recipe=recipe.to_dict())
     with progress() as on_block:
         sample_into(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
     return Result(

@@ -13,11 +13,11 @@ import pandas as pd
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_lines
 from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_spreads
-from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
+from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_table
 from checks.theory_and_samples import comparison
-from figures.sweeps import placements, relaxation_path, relaxations
+from figures.sweeps import placements, relaxations
 from gradbounds.actions.sweep import dry_run, sweep_into
-from gradbounds.grid import FIELDS, OWN_WORD, field_values
+from gradbounds.grid import FIELDS, field_values
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import working
 from gradbounds.recipe import Recipe
@@ -25,9 +25,8 @@ from gradbounds.result import Result
 from simulate import Execution, Run, Samples
 from simulate.counts import check_count
 from theory import Stack, predict
-from theory.stack import PAPER, SIZES, TITLES
+from theory.stack import PAPER, TITLES
 from theory.stack.placements import COMPOSITIONS
-from theory.stack.registry import nearest
 
 # The default grid of `compare`.
 _GRID: dict[str, Any] = {
@@ -133,8 +132,8 @@ def _theory(value: float, form: str) -> str:
 
 
 def relax(
-    grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, along: str = "",
-    values: Sequence[Any] = (), draws: int = 64, seed: int = 0, workers: int = 1, plan: bool = False,
+    grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, draws: int = 64,
+    seed: int = 0, workers: int = 1, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Sample networks at several widths and depths, each without one of the paper's assumptions.
 
@@ -142,8 +141,6 @@ def relax(
         grid: several widths and depths, and at most one value of every other field, of the base network; the base has
             the middle width and depth.
         out: folder of the run, which the same call continues; None saves nothing.
-        along: a number field to vary instead of dropping assumptions; the figure is drawn against it.
-        values: values of the field `along`.
         draws: smallest number of random networks per cell.
         seed: root seed.
         workers: number of processes.
@@ -165,23 +162,18 @@ def relax(
         if len(numbers) < LEAST_POINTS:
             raise ValueError(f"{name} must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
     check_count("draws", draws, 2)  # one draw has no error
-    steps = _values_of(base, along, _words(values)) if along else {UNRELAXED: {}, **RELAXATIONS}
-    grids, left_out = relaxation_grids(base, sizes, steps)
+    grids, left_out = relaxation_grids(base, sizes, {UNRELAXED: {}, **RELAXATIONS})
     recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
     if plan:
         return dry_run(out, recipe, Execution(workers=workers))
     cells, landed = _sampled(recipe, workers, out)
     table, (counts, agreement) = relaxation_table(cells, base), _agreement(cells)
-    lines = relaxation_lines(table)
-    if along:
-        value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
-        table["value"] = table["relaxation"].map(value_of)
     return Result(
-        about=f"{len(steps)} relaxations",
+        about=f"{1 + len(RELAXATIONS)} relaxations",
         tables={"relaxations": table},
         values={"left_out": left_out} | counts,
-        lines=[*left_out, *landed, *lines, *agreement],
-        figures={"relaxations": partial(relaxation_path, table, along) if along else partial(relaxations, table)},
+        lines=[*left_out, *landed, *relaxation_lines(table), *agreement],
+        figures={"relaxations": partial(relaxations, table)},
     )
 
 
@@ -203,21 +195,6 @@ def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:
             )
             raise ValueError(f"{name} must {allowed}, got {values}.")
     return Stack(**{"vocab": 64} | {name: values[0] for name, values in given.items()} | dict(sizes))
-
-
-def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
-    """Return one changed network per value of a number field.
-
-    Raises:
-        ValueError: there is no such field, or a value is not a number.
-    """
-    numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
-    if field not in numbers:
-        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
-    converted = field_values(field, values)
-    if None in converted:
-        raise ValueError(f"values must be numbers along {field}, got {OWN_WORD!r}, the placement's own value.")
-    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in converted}
 
 
 def relaxation_grids(

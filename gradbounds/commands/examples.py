@@ -5,7 +5,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "gradbounds predict --placement pre --width 768 --depth 12 --activation gelu --ffn-ratio 4 --mask causal",
         "gradbounds predict --like llama-3-8b --compare placement=peri",
-        "gradbounds predict --like llama-3-8b --tokens 16 256 4096",
+        "gradbounds predict --like llama-3-8b --compare tokens=16,256",
         "gradbounds predict --bound --width 512 --depth 6",
         "gradbounds predict --first-step --optimizer sgd adam muon --width 128 --depth 6 --compare width=512",
     ),
@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds sweep --placement post pre --width 64:1024:x2 --depth 6 --draws 256 --out runs/mine",
         "gradbounds sweep --file sweep.toml --workers 4 --out runs/mine",
         "gradbounds sweep --preset compare --placement post pre peri deepnorm --depth 12:48:x2 --out runs/compare",
-        "gradbounds sweep --preset relax --along ffn_ratio --values 1 2 4 --out runs/ratio",
+        "gradbounds sweep --preset relax --out runs/relax",
     ),
     "check": (
         "gradbounds check runs/mine --layers",

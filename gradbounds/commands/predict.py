@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gradbounds.result import Result
 
 # One that is not given is None: a published model keeps its own there.
-Changes = network(Stack(), several=("tokens",))
+Changes = network(Stack())
 
 NEEDS = {
     "latex": "bound", "logged_as": "logged", "logged": "batch or like or config", "text": "batch or like or config",
@@ -36,10 +36,10 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; it concerns the theory of one network.",
     ),
     "batch": (
-        ("draws", "first_step", "sequences", "several values of --tokens"),
+        ("draws", "first_step", "sequences"),
         "; it concerns step 1 of a run.",
     ),
-    "compare": (("logged", "learning_rate", "several values of --tokens"), "; give the change as a flag: --depth 24."),
+    "compare": (("logged", "learning_rate"), "; give the change as a flag: --depth 24."),
     "learning_rate": (
         (
             "patterns",
@@ -51,16 +51,11 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
             "sequences",
             "bound",
             "layers",
-            "several values of --tokens",
         ),
         "; it concerns only step 1.",
     ),  # fmt: skip
-    "text": (("bound", "draws", "first_step", "several values of --tokens"), "; it is the text of step 1 of a run."),
-    "several values of --tokens": (
-        ("draws", "bound", "first_step", "all"),
-        "; these accept one number of tokens.",
-    ),
-    "layers": (("batch", "bound", "first_step", "several values of --tokens"), "; it adds tables to the card."),
+    "text": (("bound", "draws", "first_step"), "; it is the text of step 1 of a run."),
+    "layers": (("batch", "bound", "first_step"), "; it adds tables to the card."),
     "two logs": (
         ("text", "patterns", "all", "max_time", "memory", "learning_rate"),
         "; theory judges two logs by a quick estimate.",
@@ -138,23 +133,20 @@ class Predict(ModelFlags):
             ValueError: flags exclude each other, or the network is not what they ask for.
         """
         changes, of = given(self.stack), self.description
-        several = isinstance(changes.get("tokens"), tuple)
-        if several and not changes["tokens"]:
-            raise ValueError("tokens must have a value, or several.")
         steps = self.first_step or self.learning_rate is not None
         logs = [file for files in self.logged for file in files]
         if self.logged and not logs:
             raise ValueError("logged must be followed by a log, or two.")
         also = {
             "batch or like or config": self.batch is not None or of.is_model,
-            "first_step or learning_rate": steps, "several values of --tokens": several,
+            "first_step or learning_rate": steps,
             "sequences": "sequences" in changes, "two logs": len(logs) > 1,
         }  # fmt: skip
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         of_step = self.batch is not None or (of.is_model and not self.draws)
         listed = self.compare == () and not self.draws
-        if (listed or (self.compare and of_step)) and not (self.first_step or self.bound or several):
+        if (listed or (self.compare and of_step)) and not (self.first_step or self.bound):
             from gradbounds.actions.compare import compare_steps
 
             result = compare_steps(
@@ -165,10 +157,6 @@ class Predict(ModelFlags):
                 return result
         elif self.batch is not None or self.learning_rate is not None or logs:
             return self._of_batch(changes, self.batch, logs, limits)
-        if several:
-            from gradbounds.actions.predict import predict_lengths
-
-            return predict_lengths(changes, changes["tokens"], of, plan=self.dry_run, **limits)
         if self.bound:
             from gradbounds.actions.bound import theorem1
 

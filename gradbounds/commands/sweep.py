@@ -23,9 +23,8 @@ WITH_TABLE = ("compare", "relax")
 _PRESETS = (*PRESETS, *WITH_TABLE)
 Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
-_NEEDS = {"along": "--preset relax", "values": "--preset relax"}
 _OF_RUNS = (
-    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "memory", "land_every", "resume",
+    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "memory", "land_every",
 )  # fmt: skip
 # For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -36,7 +35,7 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     **{
         f"--preset {name}": (
             _OF_RUNS,
-            "; it accepts fields, a model, draws, seed, workers, out, along, values and dry_run.",
+            "; it accepts fields, a model, draws, seed, workers, out and dry_run.",
         )
         for name in WITH_TABLE
     },
@@ -67,14 +66,12 @@ class Sweep(ModelFlags):
 
     Two presets end with a table and a figure. "compare" compares placements of LayerNorm, by default all of them at
     d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" drops the paper's assumptions one by one
-    and together, or varies one field (--along), over the given widths and depths.
+    and together, over the given widths and depths.
     """
 
     out: Annotated[Path | None, optional("folder of the run; required except with --dry-run", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file of the sweep, or the manifest.toml of a run", "PATH")] = None
     preset: Annotated[Preset | None, optional("name of a built-in sweep", "|".join(_PRESETS))] = None
-    along: Annotated[str, optional("field with numbers to vary; requires --preset relax", "FIELD")] = ""
-    values: Annotated[tuple[str, ...], optional("values of the field --along", "VALUE|A:B:xF|A:B:+S [...]")] = ()
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     zip: Annotated[tuple[str, ...], optional("fields that vary together, such as width,vocab", "NAME,NAME [...]")] = ()
     draws: Annotated[
@@ -115,7 +112,6 @@ class Sweep(ModelFlags):
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between saved files; work after the last file can be lost")] = 5.0
-    resume: Annotated[bool, optional("refuse a folder that contains a run, instead of continuing it", None)] = True
     dry_run: Annotated[bool, optional("only print the number of cells and networks, time, RAM and disk", None)] = False
 
     def run(self) -> "Result":
@@ -125,7 +121,7 @@ class Sweep(ModelFlags):
             ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
         """
         also = {f"--preset {self.preset}": self.preset is not None, "--config and --like": self.description.is_model}
-        check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
+        check_together(self, excludes=_EXCLUDES, also=also)
         if self.preset in WITH_TABLE:
             return self._with_table()
         recipe = self.recipe()
@@ -139,7 +135,7 @@ class Sweep(ModelFlags):
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER saves the draws; --dry-run only estimates their cost.")
         with self._execution(recipe.device) as execution:
-            return sweep_into(self.out, recipe, execution, resume=self.resume)
+            return sweep_into(self.out, recipe, execution)
 
     def _with_table(self) -> "Result":
         """Run a preset that ends with a table.
@@ -156,7 +152,7 @@ class Sweep(ModelFlags):
 
         if self.preset == "compare":
             return compare(grid, **options)
-        return relax(grid, along=field_name(self.along), values=self.values, **options)
+        return relax(grid, **options)
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         # Return where blocks are sampled: by own processes, or by a cluster.

@@ -30,7 +30,6 @@ from simulate.runs.tables import (
     cell_of,
     marked,
     quantity_arrays,
-    rows_frame,
     with_nulls,
 )
 from simulate.text import TextWindows
@@ -38,8 +37,6 @@ from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from simulate.runs.cell import Cell
     from simulate.runs.sample import Samples
 
@@ -78,16 +75,13 @@ class Run:
         return cls(path, read_manifest(path))
 
     @classmethod
-    def create(
-        cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
-    ) -> "Run":
+    def create(cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False) -> "Run":
         """Create a run folder, or continue the run in the folder if it has the same settings (its `request`).
 
         Args:
             folder: the path of the run folder.
             manifest: the manifest; its `request` holds the command and everything that determines the numbers.
             replace: whether to delete the draws of an existing run of the same command, instead of continuing it.
-            resume: whether to continue an existing run; otherwise an existing run is an error.
 
         Raises:
             ValueError: the manifest has no request, or the folder contains something else, is in use, or cannot be
@@ -108,12 +102,12 @@ class Run:
         if is_run:
             before = cls.open(path).manifest
             there, asked = cls(path, before).request, complete["request"]
-            same = there == asked and resume
+            same = there == asked
             if not same and not (replace and there.get("command") == asked.get("command")):
                 others = " and ".join(name for name in asked if there.get(name) != asked[name])
                 raise ValueError(
-                    f"out must be a new folder{' or one of the same command' if resume else ''}, but {str(path)!r} "
-                    f"holds {f'another run (other {others})' if resume else 'a run'}; choose another folder."
+                    f"out must be a new folder or one of the same command, but {str(path)!r} holds another run "
+                    f"(other {others}); choose another folder."
                 )
             if same:
                 complete["sessions"] = [*before.get("sessions", []), *complete.get("sessions", [])]
@@ -219,19 +213,6 @@ class Run:
         # None, which some fields may be, comes before all values.
         return sorted(cells, key=lambda s: (s.cell.text is not None, [(v is not None, v) for v in astuple(s.stack)]))
 
-    def frames(self) -> "Iterator[pd.DataFrame]":
-        """Yield the sampled networks as data frames, one for each file of the run.
-
-        A frame has one row for each random network and layer.
-
-        Raises:
-            ValueError: a file is damaged or not from a sweep, a draw is stored twice, or the run is a training run.
-        """
-        sources: dict[str, str] = {}
-        for file in self._parquet("windows"):
-            sources |= readable(lambda f=file: _source_of(f), file)
-        yield from (rows_frame(self._sampled(rows), sources) for rows in self.tables())
-
     def _sampled(self, rows: pa.Table) -> pa.Table:
         """Return rows unchanged after checking that they are of networks at initialization.
 
@@ -318,12 +299,6 @@ class Run:
 
 def _windows_stem(digest: str, stack: Stack) -> str:
     return f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}"
-
-
-def _source_of(file: Path) -> dict[str, str]:
-    """Return the name of the text file of saved windows, by the text's digest."""
-    about = open_parquet(file).schema_arrow.metadata
-    return {about[b"digest"].decode(): about[b"source"].decode()}
 
 
 def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:

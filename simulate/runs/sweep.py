@@ -28,21 +28,15 @@ _FILE_BLOCKS = 2**14
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a running sweep: blocks, configurations, networks, work and seconds so far.
+    """The progress of a running sweep: blocks and work so far.
 
     Attributes:
         blocks: number of blocks sampled in this call, and number of blocks to sample in this call.
-        cells: number of completed cells, and number of all cells.
-        draws: number of draws sampled in this call.
         share: the share of the work (random numbers and products) that is done, a better measure of time than blocks.
-        seconds: seconds since the start of this call.
     """
 
     blocks: tuple[int, int]
-    cells: tuple[int, int]
-    draws: int
     share: float
-    seconds: float
 
 
 def sweep(
@@ -88,7 +82,6 @@ def begin(
     seed: int,
     out: str | Path,
     execution: Execution = ONE_PROCESS,
-    resume: bool = True,
     **more: Any,
 ) -> Run:
     """Create or open the folder of a sweep, and write its manifest, before sampling.
@@ -99,7 +92,6 @@ def begin(
         seed: root seed.
         out: a new or empty folder, or the folder of the same cells and seed.
         execution: number of processes, memory and file options.
-        resume: whether to continue an existing run; otherwise an existing run is an error.
         **more: further entries of the manifest, such as the recipe.
 
     Raises:
@@ -107,7 +99,7 @@ def begin(
             written.
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
-    return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more, resume=resume)
+    return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more)
 
 
 def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:
@@ -165,7 +157,7 @@ def sample_into(
                     for index, values in zip(indices, arrays, strict=True):
                         landing.add(Block(cell, seed, index, values))
                         if on_block is not None:
-                            on_block(to_do.finished(cell, len(values["loss"])))
+                            on_block(to_do.finished(cell))
         except BrokenProcessPool as error:
             raise ValueError(
                 "workers must fit into memory, but one was killed; use fewer. Saved draws are kept, and the same "
@@ -209,18 +201,14 @@ class _Account:
         self._cells, self._seed, self._skip = cells, seed, landed
         each = draws if isinstance(draws, Mapping) else dict.fromkeys((cell.name for cell in cells), draws)
         self._blocks = {cell.name: cell.blocks(each[cell.name]) for cell in cells}
-        self._left: dict[str, int] = {}
-        self.blocks = self.done = self._drawn = 0
+        self.blocks = self.done = 0
         self._cost = self._spent = 0.0
-        self._start = time.monotonic()
         # Counted, not gone through: a cell may have a great many blocks.
         there = Counter(name for name, at, block in landed if at == seed and block < self._blocks.get(name, 0))
         for cell in cells:
             missing = self._blocks[cell.name] - there[cell.name]
             self.blocks += missing
             self._cost += missing * block_work(cell).cost
-            if missing:
-                self._left[cell.name] = missing
 
     def work(self) -> Iterator[tuple[Cell, int, int]]:
         """Yield the blocks to sample, cell by cell, as (cell, root seed, block index)."""
@@ -231,17 +219,11 @@ class _Account:
             if (cell.name, self._seed, block) not in self._skip
         )
 
-    def finished(self, cell: Cell, draws: int) -> Progress:
+    def finished(self, cell: Cell) -> Progress:
         """Count a sampled block and return the progress."""
         self.done += 1
-        self._drawn += draws
         self._spent += block_work(cell).cost
-        self._left[cell.name] -= 1
-        if not self._left[cell.name]:
-            del self._left[cell.name]
-        total, seconds = len(self._cells), time.monotonic() - self._start
-        cells = total - len(self._left), total
-        return Progress((self.done, self.blocks), cells, self._drawn, self._spent / self._cost, seconds)
+        return Progress((self.done, self.blocks), self._spent / self._cost)
 
 
 def check_sweep(

@@ -230,28 +230,3 @@ def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArra
         column[(layer >= QUANTITIES[name].per_layer) & (layer <= last) & known[index]] = flat
         columns[name] = column
     return pd.DataFrame(columns)
-
-
-def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> "pd.DataFrame":
-    """Convert Arrow rows of any number of configurations to a data frame with one row for each network and layer.
-
-    The frame is that of `layer_frame`, with texts named by source.
-    """
-    import pandas as pd
-
-    values = {}
-    for name, quantity in QUANTITIES.items():
-        if name in rows.column_names:
-            column = rows[name].combine_chunks()
-            flat = column.flatten() if quantity.per_layer else column.drop_null()
-            values[name] = (flat.to_numpy(zero_copy_only=False), column.is_valid().to_numpy(zero_copy_only=False))
-    constants = {}
-    for name in rows.column_names:
-        if name not in QUANTITIES:
-            column = rows[name].combine_chunks()
-            if pa.types.is_string(column.type):
-                column = column.dictionary_encode()
-            constants[name] = column.to_pandas()
-    draws = pd.DataFrame(constants)
-    draws["text"] = draws["text"].astype(str).map(lambda digest: sources.get(digest, digest)).astype("category")
-    return layer_frame(draws, values)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from gradbounds.flags import Flag, OnTexts, optional
+from gradbounds.flags import Flag, optional
 from studies.committed import Checked
+from studies.flags import OnTexts
 
 
 @dataclass(frozen=True, kw_only=True)

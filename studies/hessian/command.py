@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, IntoFolder, OnTexts, given, optional
+from gradbounds.flags import Flag, given, optional
 from gradbounds.grid import FIELDS, stacks
 from studies.committed import Checked
+from studies.flags import IntoFolder, OnTexts
 
 if TYPE_CHECKING:
     from gradbounds.result import Result

@@ -40,17 +40,6 @@ class LargestEigenvalues:
     ratio_sem: float
 
 
-def residual_edge(stack: Stack) -> float:
-    """The largest eigenvalue of the residual's spectrum for V ≫ d, which is symmetric: like √(d/n) in the width.
-
-    Raises:
-        NoRuleError: as `largest_eigenvalues`.
-    """
-    require(stack, "hessian_eigenvalue")
-    with one_thread():
-        return edge(matrices_of(stack), None)
-
-
 def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> LargestEigenvalues:
     """λ_max of Hessian and Gauss-Newton matrix, all parameters, by the Dyson equation.
 

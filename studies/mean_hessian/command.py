@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gradbounds.flags import Flag, IntoFolder
+from gradbounds.flags import Flag
 from studies.committed import Checked
+from studies.flags import IntoFolder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gradbounds.flags import Flag, IntoFolder
+from gradbounds.flags import Flag
+from studies.flags import IntoFolder
 
 if TYPE_CHECKING:
     import pandas as pd

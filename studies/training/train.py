@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -64,20 +63,6 @@ class Training(NamedArrays):
     def draws(self) -> int:
         """The number of draws."""
         return len(self.arrays["loss"])
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per draw, step and layer, one column per quantity; layer 0 has those of the whole network."""
-        shape = self.draws, self.schedule.steps + 1, self.stack.depth + 1
-        index = np.indices(shape).reshape(3, -1)
-        frame = pd.DataFrame(dict(zip(("draw", "step", "layer"), index, strict=True)))
-        for name, values in self.arrays.items():
-            column = np.full(shape, np.nan)
-            if values.ndim == 3:
-                column[:, :, 1:] = values
-            else:
-                column[:, :, 0] = values
-            frame[name] = column.ravel()
-        return frame
 
 
 def train(

@@ -10,7 +10,7 @@ import pandas as pd
 from simulate.runs.execution import Execution
 from simulate.runs.sample import one_thread
 from studies.parallel_text import ParallelText
-from studies.table_cache import cached, file_of, read_frame, write_frame
+from studies.table_cache import cached, file_of, write_frame
 from studies.trained_step import step_rates
 from studies.trainer import train
 from studies.training_run import MEASURED, Trained
@@ -105,16 +105,6 @@ def one_run(
     checkpoint.unlink(missing_ok=True)
     record.unlink(missing_ok=True)
     return table
-
-
-def cut_off(planned: Planned, texts: Texts, out: Path) -> pd.DataFrame | None:
-    """What a run had shown when it was last measured, as `one_run` gives it; None where that is not kept.
-
-    Raises:
-        ValueError: the record is damaged.
-    """
-    record = _record(out, name_of(planned, texts))
-    return read_frame(record) if record.is_file() else None
 
 
 def _record(out: Path, name: str) -> Path:

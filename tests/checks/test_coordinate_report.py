@@ -13,7 +13,7 @@ from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import exponent_excess, exponent_lead, exponents, judged, probe_grid
+from checks.models.coordinate_exponents import exponents, judged, probe_grid
 from checks.models.judge import judged_steps
 from checks.models.parametrizations import crowded, own_change_exponents
 from checks.models.sections import steps_notes
@@ -64,7 +64,7 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert (low + high) / 2 == pytest.approx(exponent)
     assert bend == pytest.approx(slopes[1] - slopes[0])
     assert bend > half
-    table = healthy.steps.assign(bend=0.0, ahead=healthy.steps["exponent"])
+    table = healthy.steps.assign(bend=0.0)
     assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
     at = table.index[table["off"].notna()][3]
     for name, value in (("bend", bend), ("bend_half", half)):
@@ -75,34 +75,6 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert f"by {bend:+.2f}" in note
     table.loc[at, "bend_half"] = 1.1 * bend
     assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
-
-
-def test_the_power_of_a_sum_at_larger_sizes(healthy):
-    """The local one of its squares, where it is surely above the lower end; a table with one such has a note."""
-    for size, part in ((64.0, 0.1), (256.0, 2.0), (1024.0, 30.0)):
-
-        def power(at, part=part):
-            return -0.5 * (part / at) / (part / at + 0.01)
-
-        assert exponent_excess(power(size), (-0.5, 0.0)) == pytest.approx(power(4.0 * size))
-    value, half = exponent_lead(-0.25, 0.05, (-0.5, 0.0), 2.0)
-    assert value == pytest.approx(-0.1)
-    # It is -3/22 and -1/14 at the ends of the interval.
-    assert half == pytest.approx((3 / 22 - 1 / 14) / 2)
-    value, half = exponent_lead(-0.01, 0.05, (-0.5, 0.0), 2.0)
-    assert (value, half) == (pytest.approx(-0.0025, rel=0.02), pytest.approx(0.05 / 4, rel=0.05))
-    for exponent, asked in ((0.01, (-0.5, 0.0)), (-0.41, (-0.5, 0.0)), (-0.6, (-0.5, 0.0)), (0.9, (1.0, 1.0))):
-        assert exponent_lead(exponent, 0.05, asked, 2.0) == (exponent, 0.05)
-    table = healthy.steps.assign(bend=0.0, ahead=healthy.steps["exponent"])
-    at = table.index[(table["quantity"] == "passed") & table["off"].notna()][-1]
-    table.loc[at, "ahead"] += 0.11
-    (note,) = steps_notes([], healthy.stepped, table)[len(healthy.stepped.notes) :]
-    assert f"the exponent for passed of {table['place'][at]} in step 1 is" in note
-    table.loc[at, "ahead"] -= 0.02
-    assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
-    of_one = healthy.steps[healthy.steps["asked_low"] == healthy.steps["asked_high"]]
-    assert (of_one["ahead"] == of_one["exponent"]).all()
-    assert (healthy.steps["ahead"] > healthy.steps["exponent"]).any()
 
 
 def test_powers_of_a_standard_first_step_are_those_of_every_rate():
@@ -125,7 +97,7 @@ def test_a_right_standard_muon_passes():
     assert table["off"].abs().max() < 0.15
     head = table.loc["head", "weight"]
     assert (head["asked_low"], head["asked_high"]) == (0.0, 0.5)
-    assert 0.2 < head["exponent"] < head["ahead"] < 0.5
+    assert 0.2 < head["exponent"] < 0.5
 
 
 def test_the_picture_has_a_panel_for_each_matrix(healthy):

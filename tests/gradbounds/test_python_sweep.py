@@ -162,7 +162,7 @@ def test_a_check_from_python_is_that_of_the_command(tmp_path, capsys):
 
 
 def test_what_is_delivered_is_read_back(png_alone, tmp_path, capsys):
-    result = gb.relax(SIZES, along="ffn_ratio", values=[1, 2], draws=4, out=tmp_path / "run")
+    result = gb.relax(SIZES, draws=4, out=tmp_path / "run")
     assert deliver(result, out=tmp_path / "out") == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "relaxations.csv",

@@ -419,8 +419,6 @@ def test_what_a_sweep_reports(tmp_path, cells):
     run, seen = Run.create(tmp_path / "run", REQUEST), []
     sample_into(cells, draws=70, seed=3, run=run, on_block=seen.append)
     assert [now.blocks for now in seen] == [(k, 6) for k in range(1, 7)]
-    assert [now.cells for now in seen] == [(k // 2, 3) for k in range(1, 7)]
-    assert [now.draws for now in seen] == [64 * k for k in range(1, 7)]
     shares = [now.share for now in seen]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)

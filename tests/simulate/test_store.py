@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,7 +204,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = sampled_run(tmp_path, cells[:1], 1)
     pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet")
-    for read in (run.landed, run.samples, lambda: list(run.frames())):
+    for read in (run.landed, run.samples):
         with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-a*.parquet.* is damaged"):
             read()
 
@@ -221,7 +220,7 @@ def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
     copy = file.with_name("000001-aaaaaaaaaaaaaaaa.parquet")  # as another host leaves it, on a disk without locks
     pq.write_table(rows.slice(64), copy)
     again = lambda: sample_into(cells[:2], draws=128, seed=3, run=run, on_block=pytest.fail)  # noqa: E731
-    for read in (run.samples, run.landed, lambda: next(run.tables()), lambda: next(run.frames()), again):
+    for read in (run.samples, run.landed, lambda: next(run.tables()), again):
         with pytest.raises(ValueError, match=COPIED.format(file.name, copy.name)):
             read()
     copy.unlink()
@@ -283,23 +282,16 @@ def test_every_start_is_recorded(tmp_path):
     assert Run.open(tmp_path / "run").manifest == run.manifest
 
 
-def frame_of(run):
-    return pd.concat(run.frames(), ignore_index=True)
-
-
 def test_frames_hold_every_number_once(tmp_path, cells):
     run = sampled_run(tmp_path, cells, 70, execution=Execution(land_every=0.0))
-    frame = frame_of(run)
-    assert len(frame) == sum(128 * (1 + c.stack.depth) for c in cells)
     for s in run.samples():
-        rows = frame[frame["cell"] == s.cell.name].sort_values(["draw", "layer"])
-        direct = s.to_frame()
-        assert list(direct["text"].unique()) == ["" if s.cell.text is None else "words.txt"]
+        rows = s.to_frame()
+        assert len(rows) == 128 * (1 + s.stack.depth)
+        assert list(rows["text"].unique()) == ["" if s.cell.text is None else "words.txt"]
         for name in s:
             here = (rows["layer"] > 0) == QUANTITIES[name].per_layer
             np.testing.assert_array_equal(rows.loc[here, name], s[name].ravel(), err_msg=name)
             assert rows.loc[~here, name].isna().all()
-            np.testing.assert_array_equal(rows[name], direct[name], err_msg=name)
         assert (rows["width"] == s.stack.width).all()
 
 
@@ -316,12 +308,10 @@ def test_an_encoder_of_another_depth(tmp_path, encoder_depth):
     assert here["hidden_energy"].shape == (here.draws, 2)
     for name in direct:
         np.testing.assert_array_equal(here[name][:64], direct[name], err_msg=name)
-    whole, frame = frame_of(run), here.to_frame()
-    rows = whole[whole["cell"] == cells[1].name].sort_values(["draw", "layer"])
-    assert len(rows) == len(frame) == here.draws * (1 + max(2, encoder_depth))
-    assert len(whole) - len(rows) == sampled[cells[0].name].draws * 3
+    frame, other = here.to_frame(), sampled[cells[0].name]
+    assert len(frame) == here.draws * (1 + max(2, encoder_depth))
+    assert len(other.to_frame()) == other.draws * 3
     for name in here:
-        np.testing.assert_array_equal(rows[name], frame[name], err_msg=name)
         np.testing.assert_array_equal(frame[name].dropna(), here[name][~np.isnan(here[name])], err_msg=name)
     layers = comparison([here], patterns=4).groupby("quantity")["layer"].max()
     assert (layers["encoder_grad_sq_W2"], layers["grad_sq_W2"]) == (encoder_depth, 2)
@@ -334,9 +324,7 @@ def test_an_older_file_lacks_a_quantity(tmp_path):
     run.append([Block(old, 0, 0, {k: v for k, v in arrays[old].items() if k != "grad_sq_W1"})])
     run.append([Block(new, 0, 0, arrays[new])])
     assert ["grad_sq_W1" in s for s in run.samples()] == [False, True]
-    frame = frame_of(run)
-    assert frame.loc[frame["depth"] == 2, "grad_sq_W1"].isna().all()
     run.append(
         [Block(old, 1, 0, {k: v for k, v in arrays[old].items() if k != "loss"} | {"loss": arrays[old]["loss"]})]
     )
-    assert len(frame_of(run)) == 64 * 3 + 64 * 4 + 64 * 3
+    assert [(s.stack.depth, s.draws) for s in run.samples()] == [(2, 128), (3, 64)]

@@ -5,12 +5,20 @@ import pytest
 import torch
 
 from simulate.curvature.problems import stack_problem
+from simulate.runs.sample import one_thread
 from studies.hessian import dyson, dyson_matrices as matrices, largest_eigenvalue as prediction
-from studies.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge
+from studies.hessian.largest_eigenvalue import largest_eigenvalues
 from studies.hessian.operators import extreme_eigenvalues
 from studies.stable_rate.initial_statistics import largest_eigenvalue as largest
 from tests.helpers.twins.residual import SmallStack, coupling, parts_along
 from theory import Stack
+
+
+def residual_edge(stack):
+    """The largest eigenvalue of the residual's spectrum for V much larger than d, like the root of d/n in the width."""
+    with one_thread():
+        return dyson.edge(matrices.matrices_of(stack), None)
+
 
 SIZES = {"width": 64, "depth": 1, "tokens": 3, "vocab": 1024}
 NETWORKS = 6
@@ -118,6 +126,6 @@ def test_errors():
     with pytest.raises(ValueError, match="^samples must be at least 2"):
         largest_eigenvalues(Stack(), samples=1)
     with pytest.raises(ValueError, match="^stack must have ffn 'plain'"):
-        residual_edge(Stack(activation="gelu"))
+        largest_eigenvalues(Stack(activation="gelu"))
     with pytest.raises(ValueError, match="input_correlation"):
         largest_eigenvalues(Stack(input_correlation=1.0))

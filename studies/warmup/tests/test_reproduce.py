@@ -9,6 +9,7 @@ import pytest
 from simulate.runs.execution import Execution, InProcess
 from studies.__main__ import run as main
 from studies.parallel_text import read_pairs
+from studies.table_cache import read_frame
 from studies.trainer import train
 from studies.translation_model import parameter_count
 from studies.warmup import runs as kept
@@ -117,14 +118,12 @@ def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         kept.one_run(grid.runs[0], texts, tmp_path, "cpu", killed)
-    row = measured_row(kept.cut_off(grid.runs[0], texts, tmp_path), 4.0, grid.start)
+    record = tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet"
+    row = measured_row(read_frame(record), 4.0, grid.start)
     assert row["updates"] == [0, 2]
     whole = kept.one_run(grid.runs[0], texts, tmp_path, "cpu")
     assert measured_row(whole, 4.0, grid.start)["validation"][:2] == row["validation"]
-    assert kept.cut_off(grid.runs[0], texts, tmp_path) is None
-    (tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet").write_bytes(b"half")
-    with pytest.raises(ValueError, match="^out must contain complete tables"):
-        kept.cut_off(grid.runs[0], texts, tmp_path)
+    assert not record.exists()
 
 
 def test_a_prefix_is_judged_by_failures_alone(blank_pictures, files, grid, tmp_path, capsys):

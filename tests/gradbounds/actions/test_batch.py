@@ -390,7 +390,6 @@ def test_what_it_takes_is_said_and_held(capsys):
         (("--batch", "0"), "--batch must be an integer of at least 1, got 0."),
         (("--batch", "4", "--first-step"), "--batch cannot be combined with --first-step"),
         (("--batch", "4", "--sequences", "2"), "--batch cannot be combined with --sequences"),
-        (("--batch", "4", "--tokens", "8", "16"), "--batch cannot be combined with several values of --tokens"),
         (("--batch", "4", "--embeddings", "tied", "--vocab", "7", "--tokens", "4"), "vocab of at least 2 tokens"),
         (("--batch", "4", "--embeddings", "tied", "--dropout", "0.1"), "no dropout"),
     ],

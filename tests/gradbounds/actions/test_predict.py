@@ -341,9 +341,10 @@ def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
 
 
 def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
-    """The estimate is the one that the command announces: of every length, compared network and sample."""
+    """The estimate is the one that the command announces: of every compared network and sample."""
     monkeypatch.setattr(budget.Way, "predicted", lambda _: pytest.fail("nothing is to be computed"))
-    assert main(["predict", "--like", "llama-3-8b", "--tokens", "16", "4096", "--dry-run", "--json"]) == 0
+    large = "--width 4096 --depth 32 --heads 32 --query-key-scale 1 --mask causal --tokens 16".split()
+    assert main(["predict", *large, "--compare", "tokens=4096", "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     few, many = found["networks"]
     assert (few["stack"]["tokens"], many["stack"]["tokens"]) == (16, 4096)
@@ -362,7 +363,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("flags", "announced"), [
     ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting step 1"),
-    ("--first-step --optimizer sgd", "predicting the first step"), ("--tokens 8 16", "predicting the gradients"),
+    ("--first-step --optimizer sgd", "predicting the first step"),
     ("--compare placement=peri", "comparing 2 networks"), ("--compare", "comparing"),
     ("--learning-rate 1e-3", "predicting the first step by SGD"), ("--batch 8 --logged LOG", "predicting the first"),
 ])  # fmt: skip
@@ -398,39 +399,11 @@ def test_the_announced_memory_is_an_upper_bound_within_a_factor_of_1_5():
 CAUSAL = ("--placement", "pre", "--depth", "4", "--width", "64", "--vocab", "16", "--mask", "causal")
 
 
-def test_several_lengths_are_one_table(capsys):
-    """First over last of every matrix, with theory's errors, and why attention's matrices gain."""
-    assert main(["predict", *CAUSAL, "--query-key-scale", "1", "--patterns", "8", "--tokens", "64", "1", "16"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("n = 1 ") == said.count("n = 64") == 2
-    assert "tokens 1, 16, 64," in said.splitlines()[0]
-    lines = said.splitlines()
-    (ratio, *_), (last, *_) = [line.split()[1:] for line in lines if line.strip().startswith("dL/dWV ")]
-    alone = np.sqrt(predict(Stack(placement="pre", depth=4, width=64, vocab=16, mask="causal", tokens=1))["grad_sq_WV"])
-    assert (ratio, last) == (f"{alone[0] / alone[-1]:.3g}", f"{alone[-1]:.4g}")
-    assert next(line for line in lines if line.strip().startswith("dL/dWQ")).split()[1] == "-", "one token asks nothing"
-    assert re.search(r"dL/dWQ .* [0-9.]+ \+- [0-9.]+", said)
-
-
-def test_lengths_have_the_numbers_of_one_by_one(capsys, tmp_path):
-    asked_for = ["predict", *CAUSAL, "--tokens", "8", "128", "--json", "--out", str(tmp_path / "out")]
-    assert main(asked_for) == 0
-    found = pd.DataFrame(json.loads(capsys.readouterr().out)["lengths"])
-    for tokens in (8, 128):
-        one = predict(Stack(placement="pre", depth=4, width=64, vocab=16, mask="causal", tokens=tokens))["grad_sq_WV"]
-        row = found[(found["tokens"] == tokens) & (found["quantity"] == "grad_WV")].iloc[0]
-        assert row["first_over_last"] == pytest.approx((one[0] / one[-1]) ** 0.5)
-        assert (row["last"], row["last_sem"]) == (pytest.approx(one[-1] ** 0.5), 0.0)
-    assert len(pd.read_csv(tmp_path / "out" / "lengths.csv")) == len(found)
-
-
-def test_why_it_grows_is_said_where_it_grows(capsys):
-    """In a small Llama, with a mask and without, and not where attention is uniform and labels often coincide."""
-    why = "have less in common, so that its gradients shrink"
-    small = ["--like", "llama-3-8b", "--depth", "8", "--heads", "2", "--kv-heads", "2", "--head-width", "128"]
-    for mask in ("causal", "none"):
-        lengths = [*small, "--rotary", "0", "--mask", mask, "--patterns", "8", "--tokens", "4", "32"]
-        assert main(["predict", *lengths]) == 0
-        assert why in capsys.readouterr().out
-    assert main(["predict", *CAUSAL, "--depth", "16", "--tokens", "8", "128"]) == 0
-    assert why not in capsys.readouterr().out
+def test_compared_lengths_have_the_numbers_of_one_by_one(capsys):
+    assert main(["predict", *CAUSAL, "--tokens", "8", "--compare", "tokens=1,128", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["compared"]
+    assert [each["stack"]["tokens"] for each in found] == [1, 128]
+    for each in found:
+        one = predict(Stack(**each["stack"]))["grad_sq_WV"]
+        rows = [row["predicted"] for row in each["prediction"] if row["quantity"] == "grad_WV"]
+        assert rows == pytest.approx(one**0.5)

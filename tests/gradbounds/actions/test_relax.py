@@ -12,8 +12,8 @@ from checks.stacks import relaxations
 from checks.stacks.exponents import depth_limit
 from checks.stacks.judge import verdicts
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
-from figures.sweeps import relaxation_path as draw_path, relaxations as draw
-from gradbounds.actions.sweep_tables import _values_of, relaxation_grids
+from figures.sweeps import relaxations as draw
+from gradbounds.actions.sweep_tables import relaxation_grids
 from gradbounds.cli import main
 from gradbounds.grid import stacks
 from simulate import sample
@@ -133,33 +133,6 @@ def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_along_a_field(blank_pictures, tmp_path, capsys):
-    line = ["sweep", "--preset", "relax", "--out", str(tmp_path / "run"), "--tokens", "2", "--vocab", "4"]
-    line += ["--width", "16", "32", "64", "--depth", "1:4:x2", "--draws", "64"]
-    assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "  query_key_scale = 1.0" in said
-    assert "0 differ" in said
-    table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
-    assert sorted(table["value"]) == [0.0, 0.0, 1.0, 1.0]
-    assert table["entropy"].notna().tolist() == [False, True] * 2
-    figure = draw_path(table, "query_key_scale")
-    assert figure.axes[1].get_xlabel() == "scale $s$ of queries and keys"
-    for axis, name in zip(figure.axes, ("profile", "entropy"), strict=True):
-        shown = np.concatenate([bars.lines[0].get_ydata() for bars in axis.containers])
-        np.testing.assert_allclose(np.asarray(shown, float), table.sort_values(["placement", "value"])[name])
-    for bad, message in (
-        (
-            ["--along", "mask", "--values", "causal"],
-            "along must be one of ffn_ratio, leaky_slope, feed_forward_factor, experts, ",
-        ),
-        (["--along", "dropout"], "dropout must have at least one value, got none"),
-        (["--along", "dropout", "--values", "2"], "dropout must be a number in [0, 1), got 2.0"),
-    ):
-        assert main([*line, *bad]) == 2
-        assert message in capsys.readouterr().err
-
-
 def test_what_a_preset_takes_is_said(capsys):
     line = "sweep --preset compare --width 8 --depth 1 --tokens 2 --vocab 4 --draws 2 --dry-run".split()
     assert main(line) == 0
@@ -169,10 +142,10 @@ def test_what_a_preset_takes_is_said(capsys):
     assert "--preset compare cannot be combined with --engine; it accepts fields" in capsys.readouterr().err
 
 
-def test_along_a_factor_from_zero():
+def test_factors_from_zero():
     """The points are 0, 0.5 and 1; norms are over those of the placement's own 1, and 0 has neither profile nor law."""
     base = Stack(width=16, depth=2, tokens=2, vocab=4)
-    steps = _values_of(base, "branch_scale", ["0", ".5", "1"])
+    steps = {f"branch_scale = {value}": {"branch_scale": value} for value in (0.0, 0.5, 1.0)}
     grids, left_out = relaxation_grids(base, {"width": [8, 16, 32], "depth": [1, 2, 3]}, steps)
     networks = list(dict.fromkeys(stack for grid in grids for stack in stacks(grid)))
     assert not left_out
@@ -186,8 +159,6 @@ def test_along_a_factor_from_zero():
     assert 0 < half["effect_predicted"] < 1
     assert not np.isnan([half["width"], half["depth"]]).any()
     assert {row.relaxed for row in relaxation_rows(cells)} == {"branch_scale = 0.5", "branch_scale = 1.0"}
-    with pytest.raises(ValueError, match="^values must be numbers along branch_scale, got 'own'"):
-        _values_of(base, "branch_scale", ["own"])
 
 
 @pytest.mark.parametrize(("placement", "limit"), [("post", 0.0), ("pre", -0.5)])
