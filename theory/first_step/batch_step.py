@@ -36,6 +36,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigvalsh_tridiagonal
 from scipy.special import softmax
 
 from theory.coverage import holds_words
@@ -253,7 +254,8 @@ def batch_steps(
             chosen = _Positions.of(stack, of_batch, frequencies, min(positions, stack.vocab), generator, fewest)
         single, repeated = chosen.single(of_batch), generator.multinomial(of_batch, frequencies)
         many = _Represented.of(stack, single, frequencies, seed, generator, networks, multiplier)
-        given = single.labels, single.alike, many.varied(single, frequencies), repeated[repeated > 0]
+        varied, modes = many.varied(single, frequencies), _attention_modes(stack)
+        given = single.labels, single.alike, varied, repeated[repeated > 0], modes, single.groups
         rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
         step, noise_gain = many.step(name, roles[name], rules[0]), many.gain(name, roles[name], rules[1])
         steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
@@ -281,6 +283,7 @@ class _Positions:
         labels: number of labels whose mean each position has, (N,).
         attention: attention weights with zero queries and keys, (N, N).
         sampled: mask of the positions whose id represents other ids of the text, (N,).
+        groups: number of groups in which positions attend.
     """
 
     words: NDArray[np.integer]
@@ -289,6 +292,7 @@ class _Positions:
     labels: NDArray[np.integer]
     attention: Array
     sampled: NDArray[np.bool_]
+    groups: int
 
     @classmethod
     def exact(
@@ -302,7 +306,8 @@ class _Positions:
             members = np.eye(len(words))[of_word]
             pattern = members.T @ pattern @ members / counts[:, None]
         return cls(
-            words, shares := counts / counts.sum(), shares, counts, np.asarray(pattern, dtype=np.float64), shares < 0.0
+            words, shares := counts / counts.sum(), shares, counts, np.asarray(pattern, dtype=np.float64), shares < 0.0,
+            sequences,
         )  # fmt: skip
 
     @classmethod
@@ -344,7 +349,7 @@ class _Positions:
         attention = np.eye(count) + generator.multinomial(seen - 1, chances / chances.sum(-1, keepdims=True))
         attention, words = attention / attention.sum(-1, keepdims=True), words[order]
         labels = np.maximum(1, np.rint(of_batch * masses)).astype(int)
-        return cls(words, masses, shares, labels, attention, words >= top)
+        return cls(words, masses, shares, labels, attention, words >= top, sequences)
 
     @property
     def alike(self) -> NDArray[np.bool_]:
@@ -456,6 +461,17 @@ def cost_of_steps(
 def _network_count(positions: int, vocab: int) -> int:
     """Return the number of networks whose logits are sampled."""
     return int(np.clip(_NUMBERS // (positions * vocab), _LEAST, _MOST))
+
+
+def _attention_modes(stack: Stack) -> Array:
+    """Return the squared singular values of a sequence's attention weights A with zero queries and keys, (T,).
+
+    Under a causal mask, A⁻¹ has t on its diagonal and −t below it. A window's tokens count as a sequence.
+    """
+    t = np.arange(1.0, 1 + min(stack.tokens, stack.window or stack.tokens))
+    if stack.mask == "none":
+        return np.eye(1, len(t))[0]
+    return np.asarray(1.0 / eigvalsh_tridiagonal(t**2 + (t - 1.0) ** 2, -(t[:-1] ** 2)))
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:
