@@ -7,6 +7,7 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,26 +230,37 @@ def _over(first: Array, second: Array) -> Array:
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
-def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in a step along the gradient's polar factor.
-
-    It is given by the coefficients C in H u = C Δ, for u the polar factor of g on its numerical range times √max(1,
-    d_out/d_in).
-
-    With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
-    """
-    return _spectral(use, gradient, _inverse_root)
+def newton_schulz(singular: Array) -> Array:
+    """Return the singular values of a matrix after Muon's five Newton-Schulz steps, from values in [0, 1]."""
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(_ITERATIONS):
+        square = singular**2
+        singular = singular * (a + b * square + c * square**2)
+    return singular
 
 
-def muon_rule(use: MatrixUse, gradient: Array) -> Array:
+def _inverse_root(values: Array) -> Array:
+    return np.asarray(values**-0.5)
+
+
+def _polynomial(values: Array) -> Array:
+    return newton_schulz(values**0.5 / (values.sum(-1, keepdims=True) ** 0.5)) / values**0.5
+
+
+def muon_rule(use: MatrixUse, gradient: Array, function: Callable[[Array], Array] = _polynomial) -> Array:
     """Return the change of a matrix's outputs in one step of torch.optim.Muon, as a sum of output gradients.
 
-    The weights are C in H u = C Δ, for five Newton-Schulz steps from g/|g|.
+    The step of a function f is √max(1, d_out/d_in) times g with the singular values x f(x²). With S = √(HHᵀ) ΔΔᵀ
+    √(HHᵀ), whose eigenvalues are the squared singular values of g, the weights in H u = C Δ are √(HHᵀ) f(S) √(HHᵀ).
 
-    The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
-    bfloat16.
+    Args:
+        use: the matrix.
+        gradient: ΔΔᵀ, (..., N, N).
+        function: f on the numerical range of g. x f(x²) is a polynomial of x/|g| for Muon's five Newton-Schulz steps,
+            in exact arithmetic; torch computes it in bfloat16. It is 1 for the polar factor.
     """
-    return _spectral(use, gradient, _polynomial)
+    turned, _, chosen = _singular(use, gradient, function)
+    return np.asarray((max(1.0, use.shape[1] / use.shape[0]) ** 0.5) * (turned * chosen[..., None, :]) @ turned.mT)
 
 
 def muon_rule_of_batch(
@@ -287,28 +299,24 @@ def muon_rule_of_batch(
         if rest:  # an expert has some of the positions
             return muon_rule(use, gradient) * (not noise)
         others, count = np.kron(np.eye(blocks), alike).astype(float), np.tile(labels, blocks)
+        many, eye = 1.0 - 1.0 / count, np.eye(len(count))
         apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
-        separate = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
+        separate = np.maximum(apart, 0.0) * many
         contexts, differing, lost = _own_gradients(use.role, gradient, others, count, np.tile(varied, blocks))
         energies = separate * (differing + contexts / count)
-        summed, shared = (gradient - _diagonal(part * (1.0 - 1.0 / count)) for part in (contexts, lost))
+        summed, shared = (gradient - (part * many)[..., None] * eye for part in (contexts, lost))
         if use.role in ("WQ", "WK", "WV"):
             shared = shared * _pair_factors(gradient, near, in_sequence)
-        mean = replace(use, rows=use.rows - _diagonal(separate))
+        mean = replace(use, rows=use.rows - separate[..., None] * eye)
         turned, squared, inside = _singular(mean, summed, np.ones_like)
         law = laws[use.role in ("WV", "WO")]
         signal, of_noise = _overlaps(squared * inside, energies.sum(-1, keepdims=True), law, use.shape)
         c, moving = (turned * (signal * inside)[..., None, :]) @ turned.mT, _regression(shared, gradient)
-        own = _diagonal(of_noise * _over(energies, np.linalg.diagonal(gradient)))
+        own = (of_noise * _over(energies, np.linalg.diagonal(gradient)))[..., None] * eye
         c = c @ (_regression(summed, gradient) - moving) + own if noise else c @ moving
         return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
 
     return rule
-
-
-def _diagonal(values: Array) -> Array:
-    """Return diagonal matrices, (..., N, N)."""
-    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
 
 
 def _own_gradients(
@@ -330,9 +338,8 @@ def _own_gradients(
     shared = np.clip(times * (gradient * others).sum(-1) / (others * times).sum(-1), 0.0, squares)
     differing = varied * squares
     contexts = np.maximum(squares - shared - differing, 0.0)
-    if role in ("WK", "WV"):
-        return contexts, differing, squares - shared
-    lost = np.minimum(contexts * _over(squares, squares - differing), squares) if role == "WQ" else contexts
+    at_queries = np.minimum(contexts * _over(squares, squares - differing), squares)
+    lost = {"WK": squares - shared, "WV": squares - shared, "WQ": at_queries}.get(role, contexts)
     return contexts, differing, lost
 
 
@@ -430,32 +437,6 @@ def _overlaps(values: Array, noise: Array, law: tuple[Array, Array], shape: tupl
     signal = -np.trapezoid(weight[..., None, :] * q / (1.0 + alpha * q), t[..., None, :]) / whole**0.5
     of_noise = -np.trapezoid(weight * removed, t)[..., None] * whole**0.5 / np.maximum(noise, tiny)
     return np.asarray(signal), np.asarray(of_noise)
-
-
-def _inverse_root(values: Array) -> Array:
-    return np.asarray(values**-0.5)
-
-
-def _polynomial(values: Array) -> Array:
-    return newton_schulz(values**0.5 / (values.sum(-1, keepdims=True) ** 0.5)) / values**0.5
-
-
-def newton_schulz(singular: Array) -> Array:
-    """Return the singular values of a matrix after Muon's five Newton-Schulz steps, from values in [0, 1]."""
-    a, b, c = NEWTON_SCHULZ
-    for _ in range(_ITERATIONS):
-        square = singular**2
-        singular = singular * (a + b * square + c * square**2)
-    return singular
-
-
-def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> Array:
-    """Return √(HHᵀ) f(S) √(HHᵀ) for a function f of the eigenvalues of S on the numerical range, and 0 outside it.
-
-    The result is multiplied by √max(1, d_out/d_in).
-    """
-    turned, _, chosen = _singular(use, gradient, function)
-    return np.asarray((max(1.0, use.shape[1] / use.shape[0]) ** 0.5) * (turned * chosen[..., None, :]) @ turned.mT)
 
 
 def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
@@ -605,6 +586,6 @@ RULES: Rules = {
     "sgd": gradient_rule,
     "normalized": gradient_rule,
     "adam": sign_rule,
-    "polar": polar_rule,
+    "polar": partial(muon_rule, function=_inverse_root),
     "muon": muon_rule,
 }
