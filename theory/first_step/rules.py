@@ -7,10 +7,11 @@ the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H a
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gamma, ndtri
+from scipy.special import expit, gamma, ndtri
 
 from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
 from theory.first_step.samples import gaussian_samples
@@ -229,94 +230,13 @@ def _over(first: Array, second: Array) -> Array:
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
-def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in a step along the gradient's polar factor.
-
-    It is given by the coefficients C in H u = C Δ, for u the polar factor of g on its numerical range times √max(1,
-    d_out/d_in).
-
-    With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
-    """
-    return _spectral(use, gradient, _inverse_root)
-
-
-def muon_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in one step of torch.optim.Muon, as a sum of output gradients.
-
-    The weights are C in H u = C Δ, for five Newton-Schulz steps from g/|g|.
-
-    The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
-    bfloat16.
-    """
-    return _spectral(use, gradient, _polynomial)
-
-
-def muon_rule_of_batch(
-    labels: NDArray[np.integer], alike: NDArray[np.bool_], varied: Array, repeated: NDArray[np.integer], *,
-    noise: bool = False,
-) -> Rule:  # fmt: skip
-    """Return Muon's rule for positions of which each represents several positions of a batch.
-
-    A position's row h has the part that all rows share which it represents, whose product with h is that of two alike
-    positions, and a part of its own. The gradient is the sum Σ h̄ δ over the positions, with the mean h̄ of the rows and
-    the sum δ of their gradients, plus noise. The noise is one product of own parts with each label.
-
-    Args:
-        labels: number m of positions that each position represents, (N,).
-        alike: mask of the positions that are like those which a position represents, (N, N).
-        varied: share of a position's squared sum of gradients by which the gradients in this sum differ, (N,).
-        repeated: number of positions with each label.
-        noise: whether the step is applied to the own parts of rows instead of their means: each moves along its own
-            gradient, and the product with all gradients is the gain from noise.
-    """
-
-    def rule(use: MatrixUse, gradient: Array) -> Array:
-        blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
-        if rest:  # an expert has some of the positions
-            return muon_rule(use, gradient) * (not noise)
-        others, count = np.kron(np.eye(blocks), alike), np.tile(labels, blocks)
-        apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
-        separate = np.maximum(apart, 0.0) * (1.0 - 1.0 / count)
-        differing = separate * np.tile(varied, blocks)
-        mean = replace(use, rows=use.rows - separate[..., None] * np.eye(len(count)))
-        turned, squared, inside = _singular(mean, gradient, np.ones_like)
-        energy = (differing * np.linalg.diagonal(gradient)).sum(-1, keepdims=True)
-        signal, of_noise = _overlaps(squared * inside, energy, repeated, use.shape)
-        diagonal = (of_noise * differing)[..., None] * np.eye(len(count))
-        c = diagonal if noise else (turned * (signal * inside)[..., None, :]) @ turned.mT
-        return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
-
-    return rule
-
-
-def _overlaps(values: Array, noise: Array, repeated: NDArray[np.integer], shape: tuple[int, int]) -> list[Array]:
-    """Return E x'f(G)y/α for G = Σ_k α_k x_k y_k' with random unit vectors x, y, and f of Newton-Schulz steps.
-
-    The first result is for the mean rows, the second is the mean over the noise with weights α². So E tr G'f(G) is the
-    sum of α² times these.
-
-    For f(s) = s/(s² + t²) and p > 0, with B = Σ_k α_k² p/(1 + α_k² p) and t² p = (1 − B/d_in)(1 − B/d_out), it is
-    p/(1 + α² p): an equation of the resolvent at d → ∞ (a mode enters it as an update of rank 1). A step function of s
-    is 2/π ∫ s/(s² + t²) dt. Newton-Schulz steps are this integral with their mean value near t as a weight.
-
-    Args:
-        values: α² of the mean rows, (..., N).
-        noise: sum of α² of the noise, (..., 1).
-        repeated: number of positions with each label, proportional to α² of the noise.
-        shape: (d_in, d_out).
-    """
-    # From where t is large to where Newton-Schulz steps vanish.
-    (sizes, times), p = np.unique(repeated, return_counts=True), np.exp(np.arange(-12.0, 22.0, 0.2))
-    shares, kept = sizes / repeated.sum(), values.shape[-1]
-    squares = np.concatenate([values, noise * shares], -1)
-    many, factors = np.append(np.ones(kept), times), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
-    whole = np.maximum((many * squares).sum(-1, keepdims=True), np.finfo(float).tiny)
-    parts = 1.0 / (1.0 + (squares / whole)[..., None] * p)
-    removed = many @ (1.0 - parts)
-    t = np.sqrt(np.prod([np.maximum(1.0 - removed / side, 0.0) for side in shape], axis=0) / p)
-    weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1)[..., None, :]
-    overlaps = -np.trapezoid(weight * p * parts, t[..., None, :]) * 2.0 / np.pi / whole**0.5
-    return [overlaps[..., :kept], (overlaps[..., kept:] * (times * shares)).sum(-1, keepdims=True)]
+def newton_schulz(singular: Array) -> Array:
+    """Return the singular values of a matrix after Muon's five Newton-Schulz steps, from values in [0, 1]."""
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(_ITERATIONS):
+        square = singular**2
+        singular = singular * (a + b * square + c * square**2)
+    return singular
 
 
 def _inverse_root(values: Array) -> Array:
@@ -327,22 +247,196 @@ def _polynomial(values: Array) -> Array:
     return newton_schulz(values**0.5 / (values.sum(-1, keepdims=True) ** 0.5)) / values**0.5
 
 
-def newton_schulz(singular: Array) -> Array:
-    """Return the singular values of a matrix after Muon's five Newton-Schulz steps, from values in [0, 1]."""
-    a, b, c = NEWTON_SCHULZ
-    for _ in range(_ITERATIONS):
-        square = singular**2
-        singular = singular * (a + b * square + c * square**2)
-    return singular
+def muon_rule(use: MatrixUse, gradient: Array, function: Callable[[Array], Array] = _polynomial) -> Array:
+    """Return the change of a matrix's outputs in one step of torch.optim.Muon, as a sum of output gradients.
 
+    The step of a function f is √max(1, d_out/d_in) times g with the singular values x f(x²). With S = √(HHᵀ) ΔΔᵀ
+    √(HHᵀ), whose eigenvalues are the squared singular values of g, the weights in H u = C Δ are √(HHᵀ) f(S) √(HHᵀ).
 
-def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> Array:
-    """Return √(HHᵀ) f(S) √(HHᵀ) for a function f of the eigenvalues of S on the numerical range, and 0 outside it.
-
-    The result is multiplied by √max(1, d_out/d_in).
+    Args:
+        use: the matrix.
+        gradient: ΔΔᵀ, (..., N, N).
+        function: f on the numerical range of g. x f(x²) is a polynomial of x/|g| for Muon's five Newton-Schulz steps,
+            in exact arithmetic; torch computes it in bfloat16. It is 1 for the polar factor.
     """
     turned, _, chosen = _singular(use, gradient, function)
     return np.asarray((max(1.0, use.shape[1] / use.shape[0]) ** 0.5) * (turned * chosen[..., None, :]) @ turned.mT)
+
+
+def muon_rule_of_batch(
+    labels: NDArray[np.integer], alike: NDArray[np.bool_], varied: Array, repeated: NDArray[np.integer],
+    modes: Array, groups: int, *, noise: bool = False,
+) -> Rule:  # fmt: skip
+    """Return Muon's rule for positions of which each represents several positions of a batch.
+
+    The represented positions share a part of their rows h and of their gradients δ; the own parts h̃ and δ̃ differ. The
+    product of shared parts is that of two alike positions. The gradient of the matrix is
+
+        Σ h̄ (Σ δ)' + Σ h̃ δ̃',
+
+    with the mean h̄ of a position's rows and the sum of its gradients. The second term is noise.
+
+    A position's context is the same in the forward and the backward pass, so that its own gradient moves its output.
+    Positions with other contexts do not move along it. So C Δ has the shared part of gradients: their regression on Δ.
+    The own parts contribute to the gain only.
+
+    Args:
+        labels: number m of positions that each position represents, (N,).
+        alike: mask of the positions that are like those which a position represents, (N, N).
+        varied: share of the squared sum of gradients by which the gradients in this sum differ, (N,).
+        repeated: number of positions with each label.
+        modes: squared singular values of a sequence's attention weights, (T,).
+        groups: number of groups of positions that share contexts; position i is in group i modulo this number.
+        noise: whether the change is for the own parts of rows and gradients, whose product with all gradients is the
+            gain from noise, instead of the shared parts.
+    """
+    laws, group = _noise_laws(repeated, modes), np.arange(len(labels)) % groups
+    near = (group[:, None] == group) & ~np.eye(len(labels), dtype=bool)
+    in_sequence = groups * len(modes) / repeated.sum()
+
+    def rule(use: MatrixUse, gradient: Array) -> Array:
+        blocks, rest = divmod(use.rows.shape[-1], len(labels))  # tied embeddings have rows of tokens and of gradients
+        if rest:  # an expert has some of the positions
+            return muon_rule(use, gradient) * (not noise)
+        others, count = np.kron(np.eye(blocks), alike).astype(float), np.tile(labels, blocks)
+        many, eye = 1.0 - 1.0 / count, np.eye(len(count))
+        apart = np.linalg.diagonal(use.rows) - (use.rows * others).sum(-1) / others.sum(-1)
+        separate = np.maximum(apart, 0.0) * many
+        contexts, differing, lost = _own_gradients(use.role, gradient, others, count, np.tile(varied, blocks))
+        energies = separate * (differing + contexts / count)
+        summed, shared = (gradient - (part * many)[..., None] * eye for part in (contexts, lost))
+        if use.role in ("WQ", "WK", "WV"):
+            shared = shared * _pair_factors(gradient, near, in_sequence)
+        mean = replace(use, rows=use.rows - separate[..., None] * eye)
+        turned, squared, inside = _singular(mean, summed, np.ones_like)
+        law = laws[use.role in ("WV", "WO")]
+        signal, of_noise = _overlaps(squared * inside, energies.sum(-1, keepdims=True), law, use.shape)
+        c, moving = (turned * (signal * inside)[..., None, :]) @ turned.mT, _regression(shared, gradient)
+        own = (of_noise * _over(energies, np.linalg.diagonal(gradient)))[..., None] * eye
+        c = c @ (_regression(summed, gradient) - moving) + own if noise else c @ moving
+        return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
+
+    return rule
+
+
+def _own_gradients(
+    role: str, gradient: Array, others: Array, count: NDArray[np.integer], varied: Array
+) -> tuple[Array, Array, Array]:
+    """Return the squared own parts of gradients: from contexts, from labels, and those that move no other position.
+
+    The last are the contexts' part. At WK and WV, gradients come from later positions, so that the labels' part is one
+    of contexts, too. At WQ, it is multiplied by a context: as much of it is lost as of the rest.
+
+    Args:
+        role: role of the matrix.
+        gradient: products G of the gradients, each for the sum over a position's represented positions, (..., N, N).
+        others: `alike` of `muon_rule_of_batch`, (N, N).
+        count: number m of represented positions, (N,).
+        varied: share of the squares by which labels differ, (N,).
+    """
+    squares, times = np.linalg.diagonal(gradient), np.ones(len(count)) if role in ("WK", "WV") else count
+    shared = np.clip(times * (gradient * others).sum(-1) / (others * times).sum(-1), 0.0, squares)
+    differing = varied * squares
+    contexts = np.maximum(squares - shared - differing, 0.0)
+    at_queries = np.minimum(contexts * _over(squares, squares - differing), squares)
+    lost = {"WK": squares - shared, "WV": squares - shared, "WQ": at_queries}.get(role, contexts)
+    return contexts, differing, lost
+
+
+def _pair_factors(gradient: Array, near: NDArray[np.bool_], in_sequence: float) -> Array:
+    """Return factors of the products of gradients, for as many pairs with one context as sequences have.
+
+    Positions of one group share contexts. The share f of their pairs is in one sequence of the batch. The other pairs'
+    products are those between groups: the factor is f + (1 − f) c, with the ratio c of the mean cosine between groups
+    to the mean cosine in a group. If there is one group, c is not known, and all factors are 1.
+
+    Args:
+        gradient: products G of gradients, (..., N, N).
+        near: mask of the pairs in a group, (N, N).
+        in_sequence: f.
+    """
+    sizes, far = np.sqrt(np.maximum(np.linalg.diagonal(gradient), 0.0)), ~near & ~np.eye(len(near), dtype=bool)
+    lengths = sizes[..., :, None] * sizes[..., None, :]
+    within, across = (_over((gradient * pairs).sum(), (lengths * pairs).sum()) for pairs in (near, far))
+    ratio = np.clip(across / within, 0.0, 1.0) if far.any() and within > 0.0 else 1.0
+    return np.where(near, in_sequence + (1.0 - in_sequence) * ratio, 1.0)
+
+
+def _regression(part: Array, gradient: Array) -> Array:
+    """Return the regression P G⁻¹ of a part of gradients on the gradients, with eigenvalues limited to [0, 1].
+
+    They are there if the part and the rest are not correlated.
+
+    Args:
+        part: products P of the part, (..., N, N).
+        gradient: products G of the gradients, (..., N, N).
+    """
+    values, vectors = np.linalg.eigh(gradient)
+    sizes = np.sqrt(np.maximum(values, np.maximum(RANGE_CUT * values[..., -1:], np.finfo(float).tiny ** 0.5)))
+    root, inverse = vectors * sizes[..., None, :], vectors / sizes[..., None, :]
+    shares, vectors = np.linalg.eigh(inverse.mT @ part @ inverse)
+    return np.asarray(root @ (vectors * np.clip(shares, 0.0, 1.0)[..., None, :]) @ vectors.mT @ inverse.mT)
+
+
+def _noise_laws(repeated: NDArray[np.integer], modes: Array) -> list[tuple[Array, Array]]:
+    """Return ln g and B = tr N'N g/(1 + N'N g) of a batch's noise N with |N| = 1, without and with attention.
+
+    In Σ_i h̃_i δ̃_i, positions with label l have one gradient and independent rows. So there is one random term for each
+    label, with the square b_l, and B = Σ b g/(1 + b g).
+
+    At WV and WO, the attention weights A of each sequence are between the two: Σ_ij h̃_j A_ij δ̃_i. With the squared
+    singular values c of all A, it is taken as Σ_kl x_k √c_k z_kl √b_l y_l' with Gaussian z. Then g = p r/B, with
+
+        B = Σ b p/(1 + b p) = Σ c r/(1 + c r).
+
+    This is the multiplication of free random matrices. In sampled matrices with labels by Zipf's law, tr N'f(N) was
+    0.96 to 1.02 times the first law's, and 0.87 to 0.99 times the second's.
+
+    Args:
+        repeated: number of positions with each label, proportional to b.
+        modes: squared singular values of A, (T,).
+    """
+    (sizes, times), x = np.unique(repeated, return_counts=True), np.arange(-30.0, 40.0, 0.1)
+    labels, mixed = (
+        many @ (1.0 - 1.0 / (1.0 + np.outer(squares / (many @ squares), np.exp(x))))
+        for squares, many in ((sizes, times), (modes, np.full(len(modes), repeated.sum() / len(modes))))
+    )
+    trace = min(labels[-1], mixed[-1]) * expit(np.arange(-24.0, 24.0, 0.1))
+    both = sum(np.interp(trace, each, x) for each in (labels, mixed)) - np.log(trace)
+    return [(x, labels), (both, trace)]
+
+
+def _overlaps(values: Array, noise: Array, law: tuple[Array, Array], shape: tuple[int, int]) -> tuple[Array, Array]:
+    """Return E x'f(G)y/α for G = Σ_k α_k x_k y_k' + N and f of Newton-Schulz steps, and E tr N'f(G) divided by |N|².
+
+    Vectors x and y are the singular vectors of the mean rows' gradient; N is noise in random directions. For
+    f(s) = s/(s² + t²), E x'f(G)y/α is q/(1 + α² q), and E tr N'f(G) is B(g). With A = Σ α² q/(1 + α² q),
+
+        g = q (1 − A/d_in)(1 − A/d_out),      t² g = (1 − (A + B)/d_in)(1 − (A + B)/d_out).
+
+    This is the addition of free rectangular matrices at d → ∞. A step function of s is 2/π ∫ s/(s² + t²) dt.
+    Newton-Schulz steps are this integral with their mean value near t as a weight.
+
+    Args:
+        values: α² of the mean rows, (..., N).
+        noise: |N|², (..., 1).
+        law: ln g and B for |N| = 1, from `_noise_laws`.
+        shape: (d_in, d_out).
+    """
+    # From where t is large to where Newton-Schulz steps vanish.
+    q, factors = np.exp(np.arange(-12.0, 22.0, 0.2)), NEWTON_SCHULZ[0] ** np.linspace(-1.0, 1.0, 32)
+    tiny, whole = np.finfo(float).tiny, np.maximum(values.sum(-1, keepdims=True) + noise, np.finfo(float).tiny)
+    alpha = (values / whole)[..., None]
+    taken = alpha * q / (1.0 + alpha * q)
+    left = [np.maximum(1.0 - taken.sum(-2) / side, 0.0) for side in shape]
+    g = np.maximum(q * left[0] * left[1], tiny)
+    removed = np.interp(np.log(np.maximum(noise / whole, tiny)) + np.log(g), *law) * (noise > 0.0)
+    remains = [np.maximum(part - removed / side, 0.0) for part, side in zip(left, shape, strict=True)]
+    t = np.sqrt(remains[0] * remains[1] / g)
+    weight = newton_schulz(np.minimum(t, 1.0 / NEWTON_SCHULZ[0])[..., None] * factors).mean(-1) * 2.0 / np.pi
+    signal = -np.trapezoid(weight[..., None, :] * q / (1.0 + alpha * q), t[..., None, :]) / whole**0.5
+    of_noise = -np.trapezoid(weight * removed, t)[..., None] * whole**0.5 / np.maximum(noise, tiny)
+    return np.asarray(signal), np.asarray(of_noise)
 
 
 def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
@@ -492,6 +586,6 @@ RULES: Rules = {
     "sgd": gradient_rule,
     "normalized": gradient_rule,
     "adam": sign_rule,
-    "polar": polar_rule,
+    "polar": partial(muon_rule, function=_inverse_root),
     "muon": muon_rule,
 }

@@ -12,11 +12,11 @@ from studies.hessian.gauss_newton import _tangent_kernel
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import (
+    RULES,
     MatrixUse,
     epsilon_factor,
     gradient_rule,
     muon_rule,
-    polar_rule,
     sign_coefficients,
     sign_deviation,
     sign_energy,
@@ -119,7 +119,7 @@ RANDOM = [
 
 
 @pytest.mark.parametrize("fields", RANDOM)
-@pytest.mark.parametrize("rule", [gradient_rule, polar_rule, sign_rule])
+@pytest.mark.parametrize("rule", [gradient_rule, RULES["polar"], sign_rule])
 def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
     """Given patterns: gradients times how tokens move is the sum over matrices of gradients times steps."""
     stack = Stack(**({"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.3} | fields))
@@ -198,13 +198,13 @@ def test_polar_and_muon_against_matrices():
     left, values, right = np.linalg.svd(gradient, full_matrices=False)
     shape = (30 / 20) ** 0.5
     met, gram = MatrixUse("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
-    assert_allclose(polar_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
+    assert_allclose(RULES["polar"](met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
     x = gradient / np.sqrt((values**2).sum())
     for _ in range(5):
         product = x @ x.T
         x = 3.4445 * x - 4.7750 * product @ x + 2.0315 * product @ product @ x
     assert_allclose(muon_rule(met, gram) @ deltas, shape * rows @ x, rtol=1e-6, atol=1e-6)
-    assert_allclose(polar_rule(met, 0 * gram), 0.0)
+    assert_allclose(RULES["polar"](met, 0 * gram), 0.0)
 
 
 @pytest.mark.parametrize("masked", [False, True])
