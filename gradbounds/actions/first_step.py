@@ -15,7 +15,7 @@ from gradbounds.actions.first_step_cost import cost_within, network_seconds, noi
 from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from gradbounds.grid import FIELDS, with_words
+from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
@@ -89,7 +89,7 @@ def first_steps(
         about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
-            *drawn_lines(notes), *table_lines(rows),
+            *drawn_lines(notes), *table_lines(rows), *exponent_lines(rows),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
         ],
@@ -292,6 +292,30 @@ def table_lines(table: pd.DataFrame) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:.3g}" if np.isfinite(value) else "-"
+
+
+def exponent_lines(table: pd.DataFrame) -> list[str]:
+    """Return lines with the exponents of the predicted critical learning rate in the width d and in the depth L."""
+    lines = []
+    for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
+        others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
+        if table["tokens"].nunique() == 1:
+            others.remove("tokens")
+        if against == "width" and (table["vocab"] / table["width"]).nunique() == 1:
+            others = [name for name in others if name != "vocab"]
+        for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False, dropna=False):
+            ends = rows.sort_values(against).iloc[[0, -1]]
+            first, last = ends["critical_rate"]
+            if ends[against].nunique() < 2 or not np.isfinite([first, last]).all():
+                continue
+            low, high = ends[against]
+            slope = np.log(last / first) / np.log(high / low)
+            where = ", ".join(f"{name} {said(name, ends[name].iloc[0])}" for name in others[2:])
+            lines.append(
+                f"{TITLES[ends['placement'].iloc[0]]}, {NAMES[ends['optimizer'].iloc[0]]}, {where}: "
+                f"{symbol}^{slope:.2f} from {symbol} = {low} to {high}"
+            )
+    return ["", "Exponents of the predicted critical rates:", *lines] if lines else []
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:

@@ -1,4 +1,4 @@
-"""`predict --first-step`: theory beside networks, its figure, and what is refused."""
+"""`predict --first-step`: theory beside networks, exponents, its figure, and what is refused."""
 
 import json
 import re
@@ -24,6 +24,7 @@ def test_the_command(png_alone, tmp_path, capsys):
     assert main([*LINE, *WIDER, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "networks: critical rate from means over 2 sampled networks; break-even" in said
+    assert "Post-LN, SGD, depth 1: d^-0." in said
     table = pd.read_csv(tmp_path / "first_step.csv")
     assert table["optimizer"].tolist() == ["sgd", "adam", "sgd", "adam"]
     theory = first_step(Stack(width=32, depth=1, tokens=2, vocab=4))
