@@ -318,10 +318,10 @@ _MUON_RATES = (
 _MUON = {
     "pre": "Muon on captions, 4 to 128 sequences, causal Pre-LN, logits changed by 0.5: the fall of the loss was "
     "within its error in 27 of 28 networks with plain units (14 of 28 at four times the rate). With gated units, it "
-    "was within such an error in 5 of 6 networks, and none is printed. The curvature was 0.71 to 1.36 times the "
-    "predicted one, with gated units 0.77 to 1.86 times.",
+    "was within such an error in 5 of 6 networks, too few, and none is printed. The curvature was 0.72 to 1.35 times "
+    "the predicted one, with gated units 0.77 to 1.85 times.",
     "post": _MUON_RATES.format("0.56 to 1.17", "18 Post-LN networks"),
-    "peri": _MUON_RATES.format("0.65 to 1.29", "9 Peri-LN networks"),
+    "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _OF_MUON = (
     "Muon's step covers all matrices of the layers and the output matrix{}, with the learning rate R as "

@@ -96,7 +96,7 @@ SGD's rates are smallest where a position has much of its own token: with tied e
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
 token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Muon's rates were 0.56 to 1.17
-times the predicted ones in 18 Post-LN networks and 0.65 to 1.29 times in 9 Peri-LN networks, too few for a range.
+times the predicted ones in 18 Post-LN networks and 0.65 to 1.28 times in 9 Peri-LN networks, too few for a range.
 """
 
 
@@ -200,8 +200,8 @@ class BatchStep:
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
         optimizers have a fixed size, so that their gain is linear in its root.
-        The noise and the own parts of Muon's step are not shared, and their gain keeps its size. So does the change of every position by a
-        polar step, and with it Muon's curvature.
+        The noise and the own parts of Muon's step are not shared, and their gain keeps its size. So does the change of
+        every position by a polar step, and with it Muon's curvature.
 
         Args:
             scale: factor of the tangent kernel.

@@ -276,9 +276,9 @@ def muon_rule_of_batch(
 
     with the mean h̄ of a position's rows and the sum of its gradients. The second term is noise.
 
-    A position's context is the same in the forward and the backward pass, so that its own gradient moves its output.
-    Positions with other contexts do not move along it. So C Δ has the shared part of gradients: their regression on Δ.
-    The own parts contribute to the gain only.
+    A position's own gradient moves its output, because both have one context. Positions with other contexts do not
+    move along it, and most positions have others. So C Δ has the shared part of gradients, its regression on Δ. The
+    own parts contribute to the gain only.
 
     Args:
         labels: number m of positions that each position represents, (N,).
@@ -287,8 +287,8 @@ def muon_rule_of_batch(
         repeated: number of positions with each label.
         modes: squared singular values of a sequence's attention weights, (T,).
         groups: number of groups of positions that share contexts; position i is in group i modulo this number.
-        noise: whether the change is for the own parts of rows and gradients, whose product with all gradients is the
-            gain from noise, instead of the shared parts.
+        noise: whether the change is along the own parts of gradients instead of the shared parts. Its product with all
+            gradients is their gain.
     """
     laws, group = _noise_laws(repeated, modes), np.arange(len(labels)) % groups
     near = (group[:, None] == group) & ~np.eye(len(labels), dtype=bool)
@@ -322,10 +322,11 @@ def muon_rule_of_batch(
 def _own_gradients(
     role: str, gradient: Array, others: Array, count: NDArray[np.integer], varied: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the squared own parts of gradients: from contexts, from labels, and those that move no other position.
+    """Return the squared own parts of gradients: from contexts, from labels, and the part that moves no other position.
 
-    The last are the contexts' part. At WK and WV, gradients come from later positions, so that the labels' part is one
-    of contexts, too. At WQ, it is multiplied by a context: as much of it is lost as of the rest.
+    The third part is the contexts' one, with three exceptions. At WK and WV, gradients come from other positions, so
+    that labels belong to a context, too. At WQ, a label's part is multiplied by a context: the same share of it moves
+    no other position.
 
     Args:
         role: role of the matrix.
@@ -344,11 +345,11 @@ def _own_gradients(
 
 
 def _pair_factors(gradient: Array, near: NDArray[np.bool_], in_sequence: float) -> Array:
-    """Return factors of the products of gradients, for as many pairs with one context as sequences have.
+    """Return factors on the products of gradients, so that as many pairs share a context as in the batch, (N, N).
 
-    Positions of one group share contexts. The share f of their pairs is in one sequence of the batch. The other pairs'
-    products are those between groups: the factor is f + (1 − f) c, with the ratio c of the mean cosine between groups
-    to the mean cosine in a group. If there is one group, c is not known, and all factors are 1.
+    The share f of the pairs in a group is in one sequence of the batch. The others have the products of two groups: the
+    factor is f + (1 − f) c. Here c is the mean cosine between groups divided by the mean cosine in a group. If there is
+    one group, c is not known, and all factors are 1.
 
     Args:
         gradient: products G of gradients, (..., N, N).
@@ -365,7 +366,7 @@ def _pair_factors(gradient: Array, near: NDArray[np.bool_], in_sequence: float) 
 def _regression(part: Array, gradient: Array) -> Array:
     """Return the regression P G⁻¹ of a part of gradients on the gradients, with eigenvalues limited to [0, 1].
 
-    They are there if the part and the rest are not correlated.
+    The eigenvalues are in this range if the part and the rest are not correlated.
 
     Args:
         part: products P of the part, (..., N, N).

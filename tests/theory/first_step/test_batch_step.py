@@ -143,7 +143,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's derivatives
 @pytest.mark.parametrize(("depth", "sequences"), [(2, 16), (5, 16), (2, 64)])
 def test_curvature_of_muon_is_that_of_sampled_networks(depth, sequences):
-    """Random ids and labels by frequency; 1.28 times it for 64 sequences if every own context moved its position."""
+    """Random ids and labels by frequency; 1.30 times it for 64 sequences if own contexts move their positions."""
     stack, law, measured = replace(STACK, width=128, depth=depth, tokens=16, embedding_scale=1.0), LAW.frequencies, []
     for seed in range(2):
         ids, labels = (torch.as_tensor(x) for x in np.random.default_rng(seed).choice(256, (2, sequences, 16), p=law))
