@@ -16,6 +16,7 @@ from gradbounds import progress
 from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
+from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
 from gradbounds.network_text import number_text, with_cosines
@@ -472,6 +473,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 
 
 @pytest.mark.heavy
+@each_once()
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkeypatch):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.05,0.1,1e6")
@@ -720,6 +722,7 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("tokens", [(), ("--tokens", "128")], ids=str)
+@each_once()
 def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
     # A batch of 256 tokens whose change takes long is compared at half as many.
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
