@@ -135,7 +135,6 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     "flags",
     ["--placement pre", "--placement pre --ffn gated --activation silu", "--placement post", "--placement peri"],
@@ -208,7 +207,6 @@ def test_losses_rise_where_they_were_sampled():
     assert known == {key: (min(times), max(times)) for key, times in found.items()}
 
 
-@pytest.mark.heavy
 def test_muons_words_are_those_of_measured_networks(capsys):
     """An error is printed only where at least four of five changes of the loss were within it."""
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
@@ -394,7 +392,6 @@ def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
     assert said in " ".join(found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"])
 
 
-@pytest.mark.heavy
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     """The loss of tied ends is not that of theory's untied ones, and another head has another loss."""
     path = tmp_path / "config.json"
@@ -596,7 +593,6 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
 
 
-@pytest.mark.heavy
 def test_a_change_of_experts_begins_with_their_balance(capsys):
     """The verdict names faults of the initialization; critical rates without a measured error are printed, too."""
     stack, names = Stack(placement="pre", experts=64, experts_per_token=8), (*compare._LARGEST.values(), compare._FEW)
