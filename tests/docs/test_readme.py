@@ -53,6 +53,7 @@ HEAVY = ("--first-step", "--batch 512", "--draws 8", "predict --config config.js
 """Commands of tutorials that take longer, or show a heading alone; `make evidence PART=tutorials` runs these."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", CHEAP)
 def test_the_lines_below_a_command_are_its_own(command, capsys):
     """In their order; lines may be left out, where dots say so, and none may be added."""

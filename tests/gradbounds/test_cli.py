@@ -183,6 +183,7 @@ def verified(tmp_path_factory):
         return out, main(["verify", "--draws", "32", "--out", str(out), "--workers", "1"]), len(cells)
 
 
+@pytest.mark.heavy
 def test_verify_leaves_a_report_data_and_figures(verified):
     out, code, cells = verified
     assert code == 0, "few draws leave more undecided; they must not make theory and samples differ"

@@ -16,6 +16,7 @@ from gradbounds import progress
 from gradbounds.actions import card, card_layers, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
+from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
 from gradbounds.network_text import number_text, with_cosines
@@ -134,7 +135,6 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     "flags",
     ["--placement pre", "--placement pre --ffn gated --activation silu", "--placement post", "--placement peri"],
@@ -208,7 +208,6 @@ def test_losses_rise_where_they_were_sampled():
     assert known == {key: (min(times), max(times)) for key, times in found.items()}
 
 
-@pytest.mark.heavy
 def test_muons_words_are_those_of_measured_networks(capsys):
     """An error is printed only where at least four of five changes of the loss were within it."""
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
@@ -401,7 +400,6 @@ def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
     assert said in " ".join(found(capsys, "--like", "gpt2", *_TINY)["card"]["lines"])
 
 
-@pytest.mark.heavy
 def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     """The loss of tied ends is not that of theory's untied ones, and another head has another loss."""
     path = tmp_path / "config.json"
@@ -480,6 +478,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
 
 
 @pytest.mark.heavy
+@each_once()
 def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkeypatch):
     """The numbers before are the card's, the numbers after those of the changed network's own batch."""
     path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.05,0.1,1e6")
@@ -602,7 +601,6 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
 
 
-@pytest.mark.heavy
 def test_a_change_of_experts_begins_with_their_balance(capsys):
     """The verdict names faults of the initialization; critical rates without a measured error are printed, too."""
     stack, names = Stack(placement="pre", experts=64, experts_per_token=8), (*compare._LARGEST.values(), compare._FEW)
@@ -728,6 +726,7 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("tokens", [(), ("--tokens", "128")], ids=str)
+@each_once()
 def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
     # A batch of 256 tokens whose change takes long is compared at half as many.
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)

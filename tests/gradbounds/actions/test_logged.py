@@ -169,7 +169,6 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
         assert said and said[1] == "predicting the first step"
 
 
-@pytest.mark.heavy
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     """Within usual texts a log is undecided; beyond them, or where the text was given, it is wrong."""
     stack = Stack(**FIELDS)
@@ -307,7 +306,6 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
     assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
 
 
-@pytest.mark.heavy
 def test_another_draw_of_a_models_weights(tmp_path, capsys):
     file, log = tmp_path / "config.json", tmp_path / "log.csv"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
