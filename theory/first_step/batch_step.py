@@ -117,10 +117,10 @@ RISES: dict[str, Ranges] = {
 """The smallest and largest multiple of the critical rate at which a sampled loss exceeded the loss before the step.
 
 The keys are placement and optimizer; 18 to 27 networks have each. Multiples of a network's own critical rate were
-0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16 and 32; 0 is less than 0.25, where some losses had risen, and infinity is more than
-32. The critical rate is to second order, and the loss itself can fall far beyond it. Source:
-tests/evidence/batch-losses.json. The smallest multiples also held in 20 cases of transformers' classes (random weights,
-AdamW, SGD and Muon of torch, subwords of captions and a book), and failed in Gemma's, where AdamW's was 0.3.
+0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16 and 32. A smallest multiple of 0 is less than 0.25, at which some losses had risen.
+Infinity is more than 32. The critical rate is to second order, and the loss itself can fall far beyond it. Source:
+tests/evidence/batch-losses.json. The smallest multiples held in 20 cases of transformers' classes with random weights,
+on captions and a book. Gemma's loss rose at 0.3 times AdamW's critical rate.
 """
 
 
