@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_columns, layer_table
 from gradbounds import progress
-from gradbounds.actions import card, card_layers, compare, learning_rate, remedies
+from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.cli import main
@@ -38,7 +38,7 @@ OF_T5 = {"d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 128, "feed_forwa
 def _few_changes(request, monkeypatch):
     """Leave out changes that even out the layers, which take most of a card; two cases look at them."""
     if not any(word in request.node.name for word in ("mixtral", "advised_change")):
-        monkeypatch.setattr(remedies, "_within", lambda *_, **__: ([], []))
+        monkeypatch.setattr(remedies, "_within", lambda *_, **__: [])
 
 
 def found(capsys, *arguments):
@@ -679,7 +679,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
-    rows = [card_layers.change_rows(uneven, None, change, 4, has_loss=True)[0] for change in changes]
+    rows = [remedies.change_rows(uneven, None, change, 4, has_loss=True)[0] for change in changes]
     assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
 
 
@@ -716,7 +716,7 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
 def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
     # A batch of 512 tokens whose change takes long is compared at half as many.
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
-    monkeypatch.setattr(card_layers, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
+    monkeypatch.setattr(remedies, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
     pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
