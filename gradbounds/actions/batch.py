@@ -32,7 +32,6 @@ from gradbounds.layer_summary import (
     expert_rows,
     first_over_last,
     reasons_of_largest,
-    role,
     share_rows,
 )
 from gradbounds.network_text import (
@@ -319,9 +318,9 @@ def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float], *, quick: boo
     errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in common}
     known = [name for name in common if apart[name] > max(_FIFTH, 2.0 * errors[name])]
     return {
-        role(name): common[name]
+        name[5:]: common[name]
         for name in sorted(known, key=lambda name: -round(apart[name], 2))
-        if not (quick and role(name) in ("WQ", "WK"))
+        if not (quick and name[5:] in ("WQ", "WK"))
     }
 
 

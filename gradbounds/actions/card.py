@@ -558,7 +558,7 @@ def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    text = f"falls up to {low}, rises from {high} on ({evidence.replace('extrapolated', 'beyond tested networks')})"
+    text = f"falls up to {low}, rises from {high} on ({evidence.replace('extrapolated', 'beyond all tests')})"
     if not ends["rises"]:
         return text
     late = ends["rises"] >= (ends["high"] or 0.0)

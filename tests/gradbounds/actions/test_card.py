@@ -279,7 +279,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
     assert (
-        "rises from 1 on (extrapolated); exact loss: from 4 or later"
+        "rises from 1 on (beyond all tests); exact loss: from 4 or later"
         in card._rate_lines(known | {"evidence": "extrapolated"})[1]
     )
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
@@ -378,7 +378,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, " on (extrapolated); exact loss: perhaps from "),
+        (lambda positions: 1 / positions, " on (beyond all tests); exact loss: perhaps from "),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -718,12 +718,20 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(remedies, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "512"][: len(tokens)])["card"]["lines"]).split())
-    pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^, ]+))?, (?:same )?loss.*--compare (\S+)"
+    pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^,; ]+))?; cost: .*--compare (\S+)"
     effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
     numbers = (compared := found(capsys, *model, "--compare", change))["compared"][0]["numbers"]
     sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
     assert norms == ([None, None] if tokens else sizes)
     first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
+    cost = r"add (?:up to )?(\S+)% of the stream \(now (\S+)%\); milder: (\S+) \((\S+)x apart, \D+(\d+)%\)"
+    after, now, milder, apart, share = map(float, re.search(cost, row).groups())
+    streams = [each["stream's rms, last / first layer"] for each in (numbers, compared["numbers"])]
+    if not tokens:
+        assert (after, now) == pytest.approx([100 * (1 - stream**-2) for stream in streams], rel=0.05)
+    less = found(capsys, *model, "--compare", f"embedding_scale={milder}")["compared"][0]["numbers"]
+    assert share == pytest.approx(100 * (1 - less["stream's rms, last / first layer"] ** -2), rel=0.3)
+    assert apart == pytest.approx(math.exp(compare._apart(compare._Step(less), [])), rel=0.15)
     stream = compared["numbers"]["stream's rms, last / first layer"]
     assert stream == pytest.approx(float(last) / float(first), rel=0.05 if tokens else 0.01)
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
@@ -754,5 +762,5 @@ def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     assert normal_ranges(line, (), texts=False)[1].endswith(": 2.46 to 4.83 (3.45 +- 0.58 by draw, theory)")
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1].endswith(
-        ": 2.44 to 5.31 (3.45 +- 0.58 by draw, text, theory; quick: within 9%)"
+        ": 2.44 to 5.31 (3.45 +- 0.58 by draw, text, theory; quick: --batch within 9%)"
     )
