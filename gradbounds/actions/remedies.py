@@ -229,12 +229,10 @@ def change_of_step(
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    if advised is None:
-        return None
     short = replace(of_batch[0], given={**given, "tokens": min(4 * FEWEST_TOKENS, whole.tokens)})
-    for words, values in _smaller(stack, advised, 0.39):  # 2 to 2.5 times smaller
-        advised = replace(advised, milder=change_of_batch(short, *of_batch[1:], words, values, **limits))
-    if whole.tokens < run.values["stack"].tokens:
+    for words, values in _smaller(stack, advised, 0.39) if advised else ():  # 2 to 2.5 times smaller
+        advised = advised and replace(advised, milder=change_of_batch(short, *of_batch[1:], words, values, **limits))
+    if advised and whole.tokens < run.values["stack"].tokens:
         return replace(advised, norms=None, tokens=whole.tokens)
     return advised
 
