@@ -354,9 +354,9 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
 @pytest.mark.parametrize(
     ("model", "flags", "said", "unsaid"),
     [
-        ("gpt2", "", "In range, all models: 36 of 38 losses, 7 of 8 norms of public logs", "Extrapolated"),
-        ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (in range: 36", "In range, all"),
-        ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "In range, all"),
+        ("gpt2", "", "Ranges held for 36 of 38 losses, 7 of 8 norms of public logs", "Extrapolated"),
+        ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (ranges held for 36", "Ranges held for 36"),
+        ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "Ranges held for 36"),
         ("olmoe-1b-7b", "", "Ranges held for 24 networks of width 256, 512", "extrapolated"),
         ("olmoe-1b-7b", "", " of tokens in layer 1, ", "largest share"),
         ("olmoe-1b-7b", "", "the loss lacks the balancing loss, 0.08", "times its weight"),
@@ -727,13 +727,12 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     cost = r"add (?:up to )?(\S+)% of the stream \(now (\S+)%\); milder: (\S+) \((\S+)x apart, \D+(\d+)%\)"
     after, now, milder, apart, share = map(float, re.search(cost, row).groups())
     streams = [each["stream's rms, last / first layer"] for each in (numbers, compared["numbers"])]
-    if not tokens:
-        assert (after, now) == pytest.approx([100 * (1 - stream**-2) for stream in streams], rel=0.05)
+    shares = [100 * (1 - stream**-2) for stream in streams]
+    assert (after, now) == pytest.approx(shares, rel=0.5 if tokens else 0.05)
     less = found(capsys, *model, "--compare", f"embedding_scale={milder}")["compared"][0]["numbers"]
     assert share == pytest.approx(100 * (1 - less["stream's rms, last / first layer"] ** -2), rel=0.3)
     assert apart == pytest.approx(math.exp(compare._apart(compare._Step(less), [])), rel=0.15)
-    stream = compared["numbers"]["stream's rms, last / first layer"]
-    assert stream == pytest.approx(float(last) / float(first), rel=0.05 if tokens else 0.01)
+    assert streams[1] == pytest.approx(float(last) / float(first), rel=0.05 if tokens else 0.01)
     ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
     assert re.findall(r"(\S+)x", effect) == [f"{ratio:.{2 if tokens else 3}g}" for ratio in (min(ratios), max(ratios))]
     assert main(["predict", *model, "--compare"]) == 0
@@ -764,3 +763,9 @@ def test_coarse_groups_make_a_range_lopsided():
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1].endswith(
         ": 2.44 to 5.31 (3.45 +- 0.58 by draw, text, theory; quick: --batch within 9%)"
     )
+
+
+def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path):
+    (log := tmp_path / "run.jsonl").write_text('{"step": 1, "loss": 4.2}\n')
+    main(["predict", "--like", "gpt2", *_TINY[:-2], "--logged", str(log), "--learning-rate", "1e-3"])
+    assert re.search(r"^Step 1.*(?s:.*)\nAdamW: step 1 at 0.001 ", capsys.readouterr().out)

@@ -108,7 +108,6 @@ def test_the_change_of_a_batch_has_the_worst_ratio_either_way(after, effect, mon
     monkeypatch.setattr(remedies, "quick_batch", lambda *asked, **how: predicted(*after, 6.5, 0.2))
     before, how = predicted(12.0 if "less" in effect else 4.0, 0.6, 6.0, 1.5), dict.fromkeys(("patterns", "max_time"))
     found = remedies.change_of_batch(Asked({}, "zipf:1"), 64, Description(), before, "", {}, **how)
-    assert not found or found.added == (0.0, 0.0)
     assert (found and (found.effect, found.losses, found.norms, found.first_over_last)) == (
         (effect, (6.0, 6.5), (1.5, 0.2), max(after[0], 1 / after[1])) if effect else None
     )
