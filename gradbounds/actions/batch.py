@@ -27,8 +27,6 @@ from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
-    PLAIN_RATIO,
-    QUICK_RATIO,
     absent_from_first,
     card_row,
     expert_rows,
@@ -198,8 +196,7 @@ def predict_batch(
     line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
-    quick = coarse * (QUICK_RATIO if stack.ffn == "gated" else PLAIN_RATIO)
-    larger, rough = _of_larger_batch(scale, first_over_last(layers), quick)
+    larger = _of_larger_batch(scale, first_over_last(layers), quick=bool(coarse))
     reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
@@ -211,7 +208,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
-            "coarse": coarse, "of_larger_batch": larger, "unsure_of_larger_batch": rough,
+            "coarse": coarse, "of_larger_batch": larger,
             "reasons_of_largest": reasons,
         },
         lines=[
@@ -311,34 +308,20 @@ def _below(stack: Stack, layers: Columns, larger: Mapping[str, float], law: Text
     ]  # fmt: skip
 
 
-def _of_larger_batch(
-    scale: NoiseScale, here: Mapping[str, float], quick: float
-) -> tuple[dict[str, float], dict[str, str]]:
+def _of_larger_batch(scale: NoiseScale, here: Mapping[str, float], *, quick: bool) -> dict[str, float]:
     # Return ratios first / last layer in a batch so large that only common gradients remain, those that differ most
-    # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted.
-    #
-    # Also return "larger" or "smaller" for ratios that are too uncertain for a number. Those of WQ and WK have the
-    # relative error `quick`, and are omitted unless they differ by more. Others have a large error of sampling. A
-    # squared norm is C + (S - C)/B, so that the ratio of two layers is monotone in the batch size B. It grows if and
-    # only if the first layer has the larger C/S. The sign is known if these differ by two standard errors of C.
-    table, known, sides = norms_by_layer(scale.product, scale.product_sem), dict[str, float](), dict[str, str]()
+    # from the given ones first. Differences below a fifth, or below two standard errors of sampling, are omitted, and
+    # so are quick estimates of WQ and WK.
+    table = norms_by_layer(scale.product, scale.product_sem)
     common = {name: ratio for name, ratio in first_over_last(table).items() if name in here}
     apart = {name: abs(math.log(common[name] / here[name])) for name in common}
     errors = {name: (ends_of_layers(table, name, "predicted") or (1.0, 0.0))[1] / common[name] for name in common}
-    for name in sorted(here, key=lambda name: -round(apart.get(name, 0.0), 2)):
-        role, differs, error = name[5:], apart.get(name, 0.0), 2.0 * errors.get(name, math.inf)
-        rough = math.log1p(quick * (role in ("WQ", "WK")))
-        (first, last), (off, off_last) = (
-            np.divide(of[role], scale.single[role])[[0, -1]] for of in (scale.product, scale.product_sem)
-        )
-        if differs > max(_FIFTH, error) and not rough:
-            known[role] = common[name]
-        elif (
-            differs > max(rough, error) if rough
-            else error > _FIFTH and abs(first - last) > 2.0 * math.hypot(off, off_last)
-        ):  # fmt: skip
-            sides[role] = "larger" if first > last else "smaller"
-    return known, sides
+    known = [name for name in common if apart[name] > max(_FIFTH, 2.0 * errors[name])]
+    return {
+        name[5:]: common[name]
+        for name in sorted(known, key=lambda name: -round(apart[name], 2))
+        if not (quick and name[5:] in ("WQ", "WK"))
+    }
 
 
 def _with_stream(layers: Columns, stream: Mapping[str, Array]) -> Columns:

@@ -12,14 +12,6 @@ from typing import Any, Self
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
-from gradbounds.actions.card_layers import (
-    FEW_SAMPLES,
-    FEWEST_TOKENS,
-    SAME_LOSS,
-    change_of_step,
-    change_rows,
-    layer_rows,
-)
 from gradbounds.actions.first_line import (
     LOSS_OF_UNTIED,
     FirstLine,
@@ -33,13 +25,19 @@ from gradbounds.actions.first_line import (
 from gradbounds.actions.plan import DISTINCT, ZIPF, batch_text, planned
 from gradbounds.actions.predict import predict_plan, predict_stack, way_or_reason
 from gradbounds.actions.remedies import (
+    FEW_SAMPLES,
+    FEWEST_TOKENS,
+    SAME_LOSS,
     Remedy,
+    change_of_step,
+    change_rows,
     loss_of,
 )
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     card_row,
+    layer_lines,
     reasons_of_largest,
     share_rows,
     squared_norms,
@@ -183,8 +181,8 @@ class FirstStepOfRun:
     @property
     def numbers(self) -> dict[str, Any]:
         """Return the predicted numbers by name."""
-        texts = {"texts": self.texts, "why_not": self.why_not}
-        return {"tokens": self.stack.tokens, "text": self.text, **asdict(self.line), **texts}
+        of_text = {"tokens": self.stack.tokens, "text": self.text, "texts": self.texts, "why_not": self.why_not}
+        return {**asdict(self.line), **of_text}
 
 
 def model_card(
@@ -237,7 +235,6 @@ def model_card(
             rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
             change = change_of_step(given, of, result, run, law, limits, coarse=coarse)
     lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
-    lines += [_more(result.values["stack"], of_run=run is not None)] * (len(lines) < _LINES)
     sentences, ends = result.values["sentences"], shares_ends(result.values["notes"])
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * ends)
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
@@ -266,7 +263,7 @@ def _rows(
             if first is None
             else _run_lines(first, stack, table, longest, notes)
         ),
-        *layer_rows(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
+        *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
@@ -435,13 +432,12 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
 def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
     # With experts, there is none: the error of fewer positions is not measured. Nor is there one without a rule.
-    if has_own_rates(notes) or masks_words(notes) or gaps(replace(stack, tokens=2), "first_step"):
-        return []
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
         if count <= stack.vocab
-        and not stack.experts
+        and not (stack.experts or has_own_rates(notes) or masks_words(notes))
+        and not gaps(replace(stack, tokens=2), "first_step")
         and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     return [*[soon[0] // 2] * (soon[0] < POSITIONS), soon[0]] if soon else []
@@ -491,13 +487,6 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
 
-def _more(stack: Stack, *, of_run: bool) -> str:
-    # Names the flags for another text of a run, and for a changed field.
-    placement = "placement=peri" if stack.placement == "post" else "placement=post"
-    other = "embeddings=untied" if stack.embeddings == "tied" else placement
-    return "Your text: --text FILE. " * of_run + f"Another model: --{other.replace('=', ' ')}; both: --compare {other}"
-
-
 def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     # Returns loss and gradient norm for sequences whose tokens all differ.
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
@@ -524,7 +513,7 @@ def _run_lines(
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     maximum = " (config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
-    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --logged FILE"
+    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text F --logged F"
     lines = [f"Step 1: {at}{of_context}; {'your log: add --logged FILE' if first.is_fine else other}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if first.result is None:
@@ -541,6 +530,18 @@ def _run_lines(
             first.result.values["reasons_of_largest"],
         ),
     ]  # fmt: skip
+
+
+def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> list[str]:
+    # Compare the layers, in the batch of step 1 if it is known.
+    larger = [
+        f" (larger batches: {name} {float(f'{ratio:.2g}'):g}x)"
+        for name, ratio in (run.values["of_larger_batch"] if run else {}).items()
+    ]
+    of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
+    coarse = run is not None and run.values["coarse"]
+    lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
+    return [f"{lines[0]}; all: {rest}", *lines[1:]] if lines else []
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -561,7 +562,7 @@ def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    text = f"falls up to {low}, rises from {high} on ({evidence})"
+    text = f"falls up to {low}, rises from {high} on ({evidence.replace('extrapolated', 'beyond all tests')})"
     if ends["rises"] is None:
         return text
     exact = (
@@ -581,9 +582,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
         expected = (
-            f"In range, all models: {_PUBLIC}"
+            f"Ranges held for {_PUBLIC}"
             if is_sampled
-            else f"Extrapolated from GPTs and Llamas (in range: {_PUBLIC})"
+            else f"Extrapolated from GPTs and Llamas (ranges held for {_PUBLIC})"
         )
         if has_experts(stack):
             expected = f"Ranges {'extrapolated from' if stack.width > 512 else 'held for'} {_EXPERTS}"
@@ -596,7 +597,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        this = "" if stack.experts else "this one: "  # experts have one line
+        this = "" if stack.experts else "this model: "  # experts have one line
         expected += f"; {this}{int(count) - int(off)} of {count} numbers of {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field

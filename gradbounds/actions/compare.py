@@ -205,8 +205,10 @@ def _tables(
             *(f"  {line}" for line in code[:1]),
             *(f"    {line}" for line in code[1:]),
         ]
-    lines += ["", "+-: standard deviation of one run."] * any(step.deviations for step in steps)
-    lines += [_QUICK[stacks[0].ffn == "gated"].format(batch)] * (asked.text not in (None, DISTINCT))
+    lines += [
+        *["", "+-: standard deviation of one run."] * any(step.deviations for step in steps),
+        *[_QUICK[stacks[0].ffn == "gated"].format(batch)] * (asked.text not in (None, DISTINCT)),
+    ]
     if asked.text not in (None, DISTINCT) and not after.unknown:
         flags = " ".join(
             f"--{name.replace('_', '-')} {value}" for name, value in (each.split("=", 1) for each in changes)
@@ -240,10 +242,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         f"{last}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss to second order. Step 1 does not decide which trains better.",
     ]
-    compared = {**_SMALLER}
-    if stack.experts * changed.experts_per_token != changed.experts * stack.experts_per_token:
-        del compared[_LARGEST["expert_load_max"]]  # an even share differs, too
-    for name, words in compared.items():
+    same_even = stack.experts * changed.experts_per_token == changed.experts * stack.experts_per_token
+    for name, words in [*_SMALLER.items()][: None if same_even else -1]:  # the last is the fullest expert's share
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
     slow = [step.slowed[0] for step in (before, after)]
@@ -265,10 +265,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     factor = changed.embedding_scale / stack.embedding_scale
     if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
         shares = [1.0 - growth**-2 for growth in growths]
-        sides[1].append(
-            _COST.format(*(float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor)))
-        )
-        sides[1].extend([_ROUNDED] * is_rounded_away(shares[0], changed.depth))
+        cost = _COST.format(*(float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor)))
+        sides[1].extend([cost, *[_ROUNDED] * is_rounded_away(shares[0], changed.depth)])
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
     above, below = (

@@ -1,6 +1,7 @@
-"""The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
+"""The one change of a field that makes a network's predicted gradients most equal over the layers, and its rows."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,11 +11,21 @@ import numpy as np
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
-from gradbounds.actions.batch import Asked, quick_batch
-from gradbounds.budget import Budget, OverBudgetError, Way, each_once, way
+from gradbounds.actions.batch import Asked, law_of, quick_batch
+from gradbounds.actions.first_line import quick_cost
+from gradbounds.budget import Budget, Way, each_once, way
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import NEARLY_EQUAL, UNEVEN, first_over_last, profiles, role
-from gradbounds.network_text import with_cosines
+from gradbounds.layer_summary import (
+    NEARLY_EQUAL,
+    PLAIN_RATIO,
+    QUICK_RATIO,
+    UNEVEN,
+    card_row,
+    first_over_last,
+    profiles,
+    role,
+)
+from gradbounds.network_text import tokens_text, with_cosines
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -34,8 +45,30 @@ _SECONDS, _MOST_SECONDS = 2.0, 20.0
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
 
+_NONE = (
+    "- No change that evens out the layers' gradients was found: tested changes of a field that halve the logarithm of "
+    "the ratio: 0 of {} (in {})."
+)
+
 LESS_EVEN = 0.1
 """The distance in the logarithm by which a less even ratio is further from 1."""
+
+# The largest difference of losses that count as equal.
+SAME_LOSS = 0.01
+
+# The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
+FEWEST_TOKENS = 128
+
+# Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
+FEW_SAMPLES = 4
+
+# Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
+# else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
+# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
+_CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
+
+
+_EVENED = "if you use SGD"
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
@@ -50,7 +83,6 @@ class Remedy:
         values: the changed fields and their values.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
         losses: losses before and after the change.
-        not_advised: a change that is more even, under which the tied network predicts its own input token; "" without.
         effect: description of the smallest and the largest ratio, and of the matrices that become less even.
         norms: gradient norms of a batch before and after the change; None for one sequence or shorter sequences.
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
@@ -63,7 +95,6 @@ class Remedy:
     values: Mapping[str, Any]
     first_over_last: float
     losses: tuple[float, float] = (0.0, 0.0)
-    not_advised: str = ""
     effect: str = ""
     norms: tuple[float, float] | None = None
     tokens: int = 0
@@ -74,10 +105,8 @@ class Remedy:
     def line(self) -> str:
         """Describe the change in one line."""
         head = remedy_line(f"{self.words} ({', '.join(as_flags(self.values))})", partly=self.first_over_last >= EVEN)
-        other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
-            f"{other * bool(self.not_advised)}"
         )
 
 
@@ -103,8 +132,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     most = search_seconds(own.cost.seconds if own else 0.0)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     is_coarse = own is not None and own.arguments.get("coarse", False)
-    changes, too_long = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
-    before, not_advised = _own_token(stack, table)[0], ""
+    changes = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
+    before, _ = _own_token(stack, table)
     cost = sum((chosen.cost for *_, chosen in changes), Cost())
     with each_once(), shown("testing changes that even out the layers", cost):
         for k, (words, values, chosen) in enumerate(changes):
@@ -114,27 +143,17 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             except OwnTokenError as error:
                 after, chance = error.loss, error.probability
             if chance > LARGEST_OWN_PROBABILITY:
-                not_advised = not_advised or words.partition(",")[0]
                 continue
             ratios = [first_over_last(each) for each in (table, changed)]
-            change = Remedy(words, values, furthest(changed), (before, after), not_advised, effect(*ratios))
+            change = Remedy(words, values, furthest(changed), (before, after), effect(*ratios))
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
                 best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
-                changes[k + 1 :], _ = _within(stack, _smaller(stack, change), limit, coarse=is_coarse)
-    return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
-
-
-def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the change to the smallest embeddings, of 1, 2, 5, 10, ..., that are expected to leave the layers even.
-
-    A branch between norms changes a gradient by a factor of 1 + a/r², where r is the residual stream's rms. With large
-    embeddings, r is theirs in every layer, so that the logarithm of a ratio of layers is proportional to 1/r².
-    """
-    scale = float(change.values.get("embedding_scale", 0.0))
-    smaller = max(1.0, _round_up(scale * (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5))
-    if stack.embedding_scale < smaller < scale:
-        yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
+                # A branch between norms changes a gradient by a factor of 1 + a/r², where r is the stream's rms. With
+                # large embeddings, r is theirs in every layer, and the logarithm of a ratio is proportional to 1/r².
+                times = (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5
+                changes[k + 1 :] = _within(stack, _smaller(stack, change, times, 1.0), limit, coarse=is_coarse)
+    return best, best.line() if best else _NONE.format(len(changes), duration(limit.seconds))
 
 
 def search_seconds(own: float) -> float:
@@ -178,14 +197,110 @@ def change_of_batch(
     return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes, added=added)
 
 
-def smaller_embeddings(stack: Stack, change: Remedy) -> list[tuple[str, dict[str, Any]]]:
-    """Return the change to embeddings 2 to 2.5 times smaller than a change's, in words and as fields, if there is one.
+def change_of_step(
+    given: Mapping[str, Any], of: Description, single: Result, run: Result | None, text: str,
+    limits: Mapping[str, Any], *, coarse: bool,
+) -> Remedy | None:  # fmt: skip
+    """Return one change that makes the layers of step 1 even.
 
-    The list is empty if the change is of another field or these embeddings are not larger than the network's.
+    Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
+    to at least `FEWEST_TOKENS`. A milder change is tested for at most 512 tokens. Where the changed tied network fails
+    for the batch, it is untied. Without a text, the change is that of one sequence, if it was searched for.
     """
-    scale = _round_up(0.39 * float(change.values.get("embedding_scale", 0.0)))  # of 1, 2, 5, 10, ...
-    words = f"{change.words.rpartition(' -> ')[0]} -> {scale:g}"
-    return [(words, {**change.values, "embedding_scale": scale})] * (scale > stack.embedding_scale)
+    if not text:
+        return single.values["evened_by"]
+    stack, table = single.values["stack"], single.columns()
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+        return None
+    budget = Budget.of(limits["max_time"], limits["memory"])
+    own = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
+    change, _ = remedy(stack, table, budget, own)
+    if not (change and run):
+        return change
+    whole, limit = run.values["stack"], _CHANGE_SECONDS
+    while limit < quick_cost(whole, law_of(whole, text), limits["patterns"]).seconds:
+        whole, limit = replace(whole, tokens=whole.tokens // 2), _SHORT_SECONDS
+        if whole.tokens < FEWEST_TOKENS:
+            return change
+    of_batch = Asked({**given, "tokens": whole.tokens}, text), run.values["batch"], of, run
+    untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
+    larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
+    advised: Remedy | None = None
+    for words, values in [(change.words, change.values), *larger, *untied]:
+        if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
+            advised = change_of_batch(*of_batch, words, values, **limits) or advised
+    short = replace(of_batch[0], given={**given, "tokens": min(4 * FEWEST_TOKENS, whole.tokens)})
+    for words, values in _smaller(stack, advised, 0.39) if advised else ():  # 2 to 2.5 times smaller
+        advised = advised and replace(advised, milder=change_of_batch(short, *of_batch[1:], words, values, **limits))
+    if advised and whole.tokens < run.values["stack"].tokens:
+        return replace(advised, norms=None, tokens=whole.tokens)
+    return advised
+
+
+def change_rows(
+    table: Columns, run: Result | None, change: Remedy | None, tokens: int, *, has_loss: bool
+) -> list[str]:  # fmt: skip
+    """Return one change that makes the layers even, with its effect and cost, or state that there is none.
+
+    Args:
+        table: one sequence's `layer_table`.
+        run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
+        change: the change.
+        tokens: number of tokens of the sequence.
+        has_loss: whether theory has the loss.
+    """
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+        return []
+    if change is None:
+        return [
+            card_row(_EVENED, "no tested change halves the layers' difference (log scale); all, with costs: --compare")
+        ]
+    before, after = change.losses
+    loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
+    of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else ""
+    of += f"; for one sequence of {tokens_text(tokens)}" * (not (change.norms or change.tokens))
+    effect = change.effect
+    if run is not None and (change.norms or change.tokens):
+        error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
+        effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
+        effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
+    effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
+    effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
+    code = f"{_cost_text(change, table)}code: " * (run is not None and "embedding_scale" in change.values)
+    flags = " ".join(as_flags(change.values))
+    is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
+    return [
+        card_row(
+            "alike tokens" if is_for_all else _EVENED,
+            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
+        )
+    ]
+
+
+def _cost_text(change: Remedy, table: Columns) -> str:
+    # State which share of the residual stream the layers still add after larger embeddings, and a milder value.
+    #
+    # Layers add nearly the same mean square to all larger embeddings, so that the milder value's share follows. In
+    # shorter sequences they add more, because attention averages fewer values.
+    (before, after), about = change.added, "up to " if change.tokens else "about "
+    if not 0.0 < after < before:
+        return ""
+    milder = ""
+    if change.milder is not None:
+        scale, smaller = (float(each.values["embedding_scale"]) for each in (change, change.milder))
+        share = 1.0 / (1.0 + (1.0 / after - 1.0) * (smaller / scale) ** 2)
+        milder = f"milder: {smaller:g} ({change.milder.first_over_last:.2g}x apart, {about}{share:.0%}); "
+    added, now = (f"{float(f'{100 * share:.2g}'):g}%" for share in (after, before))
+    layers = f"layers 2 to {max(table['layer'])}"
+    return f"cost: {layers} add {about * bool(change.tokens)}{added} of the stream (now {now}); {milder}"
+
+
+def _smaller(stack: Stack, change: Remedy, times: float, least: float = 0.0) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Yield the change to embeddings `times` as large as a change's, at least `least`, rounded up to 1, 2, 5, 10, ...
+    scale = float(change.values.get("embedding_scale", 0.0))
+    smaller = max(least, _round_up(times * scale))
+    if stack.embedding_scale < smaller < scale:
+        yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
 
 
 def is_rounded_away(share: float, depth: int) -> bool:
@@ -276,32 +391,19 @@ def _evens_out(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
 
 def _within(
     stack: Stack, listed: Iterator[tuple[str, dict[str, Any]]], limit: Budget, *, coarse: bool
-) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
-    # Return the changes that together are predicted within the time, and the networks of the other changes.
-    left, changes, too_long = limit.seconds, [], []
+) -> list[tuple[str, dict[str, Any], Way]]:
+    # Return the changes that have a rule and together are predicted within the time.
+    left, changes = limit.seconds, []
     for words, values in listed:
         try:
             other = replace(stack, **values)
             chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)), coarse=coarse)
-        except OverBudgetError:
-            too_long.append(other)
-        except ValueError:  # no such network, or no rule for it
+        except ValueError:  # no such network, no rule for it, or over the budget
             continue
         else:
             left -= chosen.cost.seconds
             changes.append((words, values, chosen))
-    return changes, too_long
-
-
-def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget, not_advised: str) -> str:
-    # Explain why there is no remedy: no advised change halves the difference, or some take too long.
-    parts = [f"tested changes of a field that halve the logarithm of the ratio: 0 of {asked}"] * bool(asked)
-    parts += [f"{not_advised}: the tied network then predicts its own input token"] * bool(not_advised)
-    late = (
-        f"{len(too_long)} not tested, which would take longer than {duration(limit.seconds)}; fewer --tokens take less"
-    )
-    parts += [late] * bool(too_long)
-    return f"- No change that evens out the layers' gradients was found: {'; '.join(parts)}." if parts else ""
+    return changes
 
 
 def furthest(table: Columns) -> float:

@@ -212,9 +212,7 @@ class Predict(ModelFlags):
                 epsilon=self.adam_epsilon, plan=self.dry_run,
             )  # fmt: skip
         if judged and rate:
-            costs = [(each.values["seconds"], each.values["bytes"]) for each in (judged, rate) if self.dry_run]
-            seconds, room = zip(*costs, strict=True) if costs else ((), ())
-            whole = {"seconds": sum(seconds), "bytes": max(room)} if costs else {}
+            whole = {name: judged.values[name] + rate.values[name] for name in ("seconds", "bytes") if self.dry_run}
             return replace(
                 judged, below=["", *rate.lines], tables={**judged.tables, **rate.tables},
                 values={**rate.values, **judged.values, **whole},

@@ -145,27 +145,15 @@ def test_a_matrix_that_layer_1_lacks_has_no_ratio(flags, capsys):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "error", "quick", "named", "unsure"),
-    [
-        (0.16, 0.01, [0.0, 0.0], 0.0, {"WQ": 4.0}, {}),
-        (0.16, 0.01, [0.0, 0.0], 0.5, {}, {"WQ": "larger"}),
-        (0.16, 0.01, [0.0, 0.0], 1.1, {}, {}),
-        (0.16, 0.01, [0.9, 0.9], 0.0, {}, {}),
-        (0.09, 0.01, [0.0, 0.5], 0.0, {}, {"WQ": "larger"}),
-        (0.16, -0.01, [0.1, 0.1], 0.0, {}, {"WQ": "larger"}),
-        (0.02, 0.02, [0.9, 0.1], 0.0, {}, {"WQ": "smaller"}),
-        (0.04, 0.01, [0.1, 0.1], 0.0, {}, {}),
-    ],
+    ("first", "error", "quick", "named"),
+    [(0.16, 0.0, False, {"WQ": 4.0}), (0.16, 0.0, True, {}), (0.16, 0.9, False, {}), (0.05, 0.0, False, {})],
 )
-def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(first, last, error, quick, named, unsure):
-    """For every size of the batch, the ratio is on the printed side of its value in one sequence."""
-    square, none = {"WQ": np.array([first, last])}, {"WQ": np.zeros(2)}
+def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(first, error, quick, named):
+    square, none = {"WQ": np.array([first, 0.01])}, {"WQ": np.zeros(2)}
     scale = NoiseScale(
-        Stack(depth=2), 4.2, {"WQ": np.array([4.0, 1.0])}, square, none, {"WQ": error * np.abs(square["WQ"])}, {}
+        Stack(depth=2), 4.2, {"WQ": np.array([4.0, 1.0])}, square, none, {"WQ": error * square["WQ"]}, {}
     )
-    assert batch._of_larger_batch(scale, {"grad_WQ": 2.0}, quick) == (pytest.approx(named), unsure)
-    side = {"larger": 1.0, "smaller": -1.0}.get(unsure.get("WQ", ""), 0.0)
-    assert min(side * np.diff([np.divide(*scale.grad_sq(sequences)["WQ"]) for sequences in range(1, 40)])) >= 0.0
+    assert batch._of_larger_batch(scale, {"grad_WQ": 2.0}, quick=quick) == pytest.approx(named)
 
 
 def test_a_batch_of_text(tmp_path, capsys):
