@@ -21,7 +21,7 @@ from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, 
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
-from theory.configurations import Note, stack_from_config
+from theory.configurations import stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
@@ -305,10 +305,7 @@ def test_few_tied_words_have_the_scale_of_all_their_tokens():
     law, step = law_of(stack, "zipf:0.5"), BatchStep("sgd", 1.0, 1.0, 1.0, {})
     windows = law.windows(32, 12, np.random.default_rng(0))
     expected = sum(noise_scale(stack, windows, patterns=2, max_time=60).squares(4).values())
-    masked = Note("masked words", "some positions", "left out", "")
-    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}, notes=[masked]) == (
-        pytest.approx(expected, rel=0.08), [],
-    ), "all positions count, as in the step"  # fmt: skip
+    assert learning_rate.kernel_scale(stack, law, 4, {"sgd": step}) == (pytest.approx(expected, rel=0.08), [])
 
 
 def test_relative_updates_are_those_of_the_first_step():
