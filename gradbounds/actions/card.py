@@ -17,7 +17,7 @@ from gradbounds.actions.first_line import (
     FirstLine,
     cost_of_batch,
     largest_loss_deviation,
-    masks_words,
+    masked_share,
     normal_ranges,
     norms_of_texts,
     quick_cost,
@@ -93,7 +93,6 @@ _LEAST_SCALE, _ROUGH = 0.5, 2.5
 _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 
 _RATE_VIEW = "--batch {} --learning-rate R"
-_OF_MASKED = "not known with masked words; if all positions count: --batch S --learning-rate R"
 
 _IGNORED = "ignored on request"
 _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
@@ -384,8 +383,6 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
         return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW.format(BATCH)}" if text else _NO_RUN}
-    if result.values["line"].masked:
-        return {"no_rule": _OF_MASKED}
     view = _RATE_VIEW.format(sequences := result.values["batch"])
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
@@ -399,8 +396,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     for count in counts:
         try:
             steps = batch_steps(
-                batch, [*RATES], sequences, law, positions=count, networks=networks, multiplier=logit_multiplier(notes)
-            )
+                batch, [*RATES], sequences, law, positions=count, networks=networks,
+                multiplier=logit_multiplier(notes), masked=result.values["line"].masked,
+            )  # fmt: skip
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
@@ -436,7 +434,7 @@ def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
         if count <= stack.vocab
-        and not (stack.experts or has_own_rates(notes) or masks_words(notes))
+        and not (stack.experts or has_own_rates(notes))
         and not gaps(replace(stack, tokens=2), "first_step")
         and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
@@ -602,7 +600,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]
-        if note.what == "left out" and note.reason != _IGNORED and not (masked and masks_words([note]))
+        if note.what == "left out" and note.reason != _IGNORED and not (masked and masked_share([note]))
     )
     cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)

@@ -265,7 +265,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         texts: whether the norm's deviation includes the difference between texts.
     """
     errors = f" by draw,{' text,' * texts} theory{f'; quick: --batch within {line.quick:.0%}' * bool(line.quick)}"
-    errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * masks_words(notes)
+    errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
     runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
         none = (1.0 - line.masked) ** line.positions
@@ -282,9 +282,9 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     return loss, f"normal before clipping: {norm}{errors})"
 
 
-def masks_words(notes: Sequence[Note]) -> bool:
-    """Return whether a configuration's model is trained to predict masked words."""
-    return any(note.field == "masked words" for note in notes)
+def masked_share(notes: Sequence[Note]) -> float:
+    """Return the share of masked words in the training of a configuration's model; 0 if all positions count."""
+    return next((note.value for note in notes if note.field == "masked words"), 0.0)
 
 
 def _power(stack: Stack, masked: float) -> int:
@@ -336,7 +336,8 @@ def scale_of_batch(
         NoRuleError: theory has no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
-    law = law.masked() if law and masks_words(notes) else law
+    if law and (share := masked_share(notes)):
+        stack, law = replace(stack, loss_share=1.0), law.masked(share)
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
     if budget.is_clocked and budget.has_room(cost):
         whole, _ = cost_of_batch(stack, law, patterns)

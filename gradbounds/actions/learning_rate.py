@@ -11,7 +11,7 @@ import pandas as pd
 
 from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
 from gradbounds.actions.card import OWN_RATES, evidence, rate_range
-from gradbounds.actions.first_line import masks_words, quick_cost, quick_sampling, scale_of_batch
+from gradbounds.actions.first_line import masked_share, quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -132,7 +132,7 @@ def predict_rate(
         raise NoRuleError(OWN_RATES)
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
-    of_text, times = law_of(stack, asked.text), logit_multiplier(notes)
+    of_text, times, masked = law_of(stack, asked.text), logit_multiplier(notes), masked_share(notes)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
@@ -144,7 +144,7 @@ def predict_rate(
         what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(stack, optimizers, batch, law, multiplier=times)
+        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked)
         given = vectors_of(stack, notes, of), epsilon, notes
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
@@ -166,7 +166,8 @@ def predict_rate(
             *_verdicts(rate, warmup_steps, steps, stack.placement, rises, far=far), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
-            *[_UNMASKED] * masks_words(notes), *_table(steps, f"range{known}", stack), "",
+            *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
+            *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(_measured(stack, optimizers, times), _exact(rises, optimizers), scale), *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
@@ -186,7 +187,7 @@ def kernel_scale(
 
     The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
     at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
-    Norms include the factors on matrices in `notes`, and all positions count in the loss, as in the steps.
+    Norms include the factors on matrices and the masked words in `notes`.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
@@ -195,8 +196,7 @@ def kernel_scale(
         patterns, coarse = quick_sampling(stack, law, None)  # as `--compare` does
         # For tied embeddings, coarse groups have a rule for half as many tokens. It omits a small part of WK.
         coarse = coarse or bool(gaps(replace(stack, sequences=2), "grouped"))
-        factors = [note for note in notes if not masks_words([note])]
-        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse, notes=factors)
+        scale = scale_of_batch(stack, law, patterns, Budget.of(None, None), coarse=coarse, notes=notes)
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -205,7 +205,9 @@ def kernel_scale(
     whole = sum(float(np.nansum(square)) for square in squares.values())
     norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
     slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
-    sgd = steps if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law, multiplier=logit_multiplier(notes))
+    sgd = steps if "sgd" in steps else batch_steps(
+        stack, ["sgd"], batch, law, multiplier=logit_multiplier(notes), masked=masked_share(notes)
+    )  # fmt: skip
     return whole / sgd["sgd"].gain, [
         f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates hold for an epsilon of 0."
     ] * ("adam" in steps and bool(slowest[1]))
@@ -328,7 +330,6 @@ _OF_MUON = (
     "torch.optim.Muon scales it by default. Usual recipes train embeddings, output matrix and norm gains by AdamW. "
     "Theory has no rule for this mix, so that this critical rate is not theirs."
 )
-_UNMASKED = "All positions count in the loss, and no words are masked; rates with masked words are not known."
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
     "With small embeddings, they are far too small."

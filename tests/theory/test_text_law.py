@@ -254,8 +254,9 @@ def test_texts_with_random_queries():
         assert (error < (0.35 if role in ("WQ", "WK") else 0.1)).all(), (kind, role, error)
 
 
-def test_masked_words():
-    """Two sequences of Zipf's law, of which 15% are masked as for BERT: every squared norm, over sampled masks."""
+@pytest.mark.parametrize("masked", [0.15, 0.4])
+def test_masked_words(masked):
+    """Two sequences of Zipf's law, with masked words as for BERT: every squared norm, over sampled masks."""
     stack = replace(
         SMALL, placement="post", positions="learned_segment", embedding_norm="added", output_transform="added",
         activation="gelu", embeddings="tied", sequences=2, tokens=24,
@@ -263,14 +264,14 @@ def test_masked_words():
     law, generator = TextLaw.zipf(1.0, 64), np.random.default_rng(0)
     texts, (choice, change) = law.windows(1600, stack.tokens, generator), generator.random((2, 1600, stack.tokens + 1))
     hidden = np.where(change < 0.8, 63, np.where(change < 0.9, generator.integers(64, size=texts.shape), texts))
-    counts = (choice < 0.15)[:, :-1].reshape(-1, stack.rows) / 0.15
+    counts = (choice < masked)[:, :-1].reshape(-1, stack.rows) / masked
     original = word_inputs(stack, np.roll(texts, 1, axis=1))  # whose labels are the texts' own words
-    inputs = replace(word_inputs(stack, np.where(choice < 0.15, hidden, texts)), same_label=original.same_label)
+    inputs = replace(word_inputs(stack, np.where(choice < masked, hidden, texts)), same_label=original.same_label)
     layout = MatrixLayout(stack.rows, attention_pattern(stack), 2)
     forward = forward_pass(stack, layout, inputs, generator)
     share = counts[:, :, None] * counts[:, None]
     sampled = quantities_of(stack, layout, inputs, forward, generator, share)
-    right, wrong = (predict(stack, text=one) for one in (law.masked(), law))
+    right, wrong = (predict(stack, text=one) for one in (law.masked(masked), law))
     for name in (name for name in right if name.startswith("grad_sq_")):
         mean, error = (of(sampled[name], -1) for of in (np.mean, np.std))
         assert (abs(right[name] / mean - 1.0) < 4.0 * error / 800**0.5 / mean + 0.01).all(), name

@@ -93,6 +93,7 @@ def stack_from_config(
     reading = _reading(family, in_file, ignore, fields)
     reading.notes += about
     reading.embeddings = embeddings  # rules decide by it which factors are in the Stack
+    reading.masked = fields.get("loss_share", reading.masked)
     values = _read_by(family, reading, tokens)
     if embeddings is not None:
         reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]

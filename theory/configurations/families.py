@@ -219,11 +219,11 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
         fields["positions"] = "learned_segment" if r.number("type_vocab_size") > 0 else "learned"
     if r.knows("is_decoder"):
         fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
-    if fields["mask"] == "none":
+    if fields["mask"] == "none" and r.masked != 1.0:
         r.say(
             "masked words",
-            "some positions",
-            "only the loss and the norm of a batch of text have them; elsewhere, all positions count",
+            r.masked,
+            "only a batch of text has them, with this share (--loss-share); elsewhere, all positions count",
         )
     if r.knows("embedding_size"):
         _narrow(r, fields, "embedding_size")

@@ -178,6 +178,7 @@ class Reading:
         self.scales = Scales(0.0)  # which a family's rules find
         self.sizes = sizes or {}
         self.embeddings: str | None = None  # "tied" or "untied" if requested instead of the file's value
+        self.masked = 0.15  # share of masked words if the class has any; 1 if all positions count
         self.in_file: dict[str, int] = {}
         self.held: dict[str, tuple[str, Any]] = {}  # the class's field and its value, by each of its other names
         for name, value in config.items():

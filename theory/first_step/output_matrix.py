@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erf
 
 from theory.coverage import is_tied
@@ -51,7 +52,7 @@ class WordSteps:
         The shape is (samples, N).
 
         Args:
-            deltas: samples of the gradients at the inputs, (samples, N).
+            deltas: samples of the gradients at the inputs, each the sum over equal token ids, (samples, N).
         """
         return self.scale * np.sign(self.along[: len(deltas)] + self.scale * deltas)
 
@@ -67,17 +68,31 @@ class OutputMatrix:
         kernel: z_i·z_j/d for the matrix's input z, (N, N).
         rows: samples of a coordinate of z, (samples, N); None if it is Gaussian.
         rules: the optimizers' rules.
+        ids: class of each position's token id, (N,); tied inputs with one id are one row.
     """
 
     stack: Stack
     kernel: Array
     rows: Array | None
     rules: Rules
+    ids: NDArray[np.integer]
 
     @classmethod
-    def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None, rules: Rules = RULES) -> "OutputMatrix":
-        """Create the output matrix, with samples of its input if there is a transform before it."""
-        return cls(stack, kernel, None if transform is None else transform.rows, rules)
+    def of(
+        cls, stack: Stack, kernel: Array, transform: OutputTransform | None, rules: Rules = RULES,
+        words: NDArray[np.integer] | None = None,
+    ) -> "OutputMatrix":  # fmt: skip
+        """Create the output matrix, with samples of its input if there is a transform before it.
+
+        Without `words`, all token ids differ.
+        """
+        ids = np.arange(len(kernel)) if words is None else words.ravel()
+        return cls(stack, kernel, None if transform is None else transform.rows, rules, ids)
+
+    @property
+    def _equal(self) -> Array:
+        """The pairs of positions with one token id, as 0 or 1, (N, N)."""
+        return np.asarray((self.ids[:, None] == self.ids) * 1.0)
 
     @property
     def tied(self) -> bool:
@@ -117,9 +132,9 @@ class OutputMatrix:
         if optimizer == "adam":
             return self._words_by_signs(r, at_words)
         if optimizer in LINEAR:
-            along, c = r[..., :n], np.eye(n)[None] * scale**2
+            along, c = r[..., self.ids], self._equal[None] * scale**2
         else:
-            step = self._spectral(optimizer, r, at_words)[..., :n]
+            step = self._spectral(optimizer, r, at_words)[..., self.ids]
             along, c = step[:, :n], scale * step[:, n:].mT
         energy = scale**2 * along.mT @ self._gram @ along
         return WordSteps(c, energy.mean(0, keepdims=True) if len(c) == 1 else energy, scale, np.zeros((0, n)))
@@ -135,7 +150,7 @@ class OutputMatrix:
         if not self.tied or optimizer == "adam":
             return squared_size(self._use, r @ r.mT, optimizer)
         if optimizer in LINEAR:
-            of_words = input_scale(self.stack) ** 2 * np.trace(mean_kernel(at_words))
+            of_words = input_scale(self.stack) ** 2 * (self._equal * mean_kernel(at_words)).sum()
             return squared_size(self._use, r @ r.mT, optimizer) + float(of_words)
         step, n = self._spectral(optimizer, r, at_words), len(self.kernel)
         outputs, words = step[:, :n], step[:, n:]
@@ -149,8 +164,8 @@ class OutputMatrix:
 
     def _spectral(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
         """Return the step as coefficients on the rows z and g, (M, 2N, V)."""
-        n, none = len(self.kernel), np.zeros((len(r), len(self.kernel), len(self.kernel)))
-        words = np.broadcast_to(input_scale(self.stack) * np.eye(n, r.shape[-1]), r.shape)
+        none = np.zeros((len(r), len(self.kernel), len(self.kernel)))
+        words = np.broadcast_to(input_scale(self.stack) * (self.ids[:, None] == np.arange(r.shape[-1])), r.shape)
         left = np.concatenate([
             np.concatenate([none + self._gram, none], -1),
             np.concatenate([none, none + at_words], -1),
@@ -164,13 +179,13 @@ class OutputMatrix:
             moved = self.kernel @ r
             size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
             return np.asarray(self.stack.width * (2 / np.pi) ** 0.5 * moved / size)
-        moved, n, drawn = np.zeros_like(r), len(self.kernel), 0
+        moved, drawn = np.zeros_like(r), 0
         for rows in self._blocks(r):
             along = rows @ r
             signs = np.sign(along)
             if self.tied:
                 sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
-                signs[..., :n] = erf(along[..., :n] / (sizes[:, None] * 2**0.5))
+                signs[..., self.ids] = erf(along[..., self.ids] / (sizes[:, None] * 2**0.5))
             moved, drawn = moved + rows.T @ signs, drawn + len(rows)
         return self.stack.width / drawn * moved
 
@@ -182,7 +197,7 @@ class OutputMatrix:
         assert self.rows is not None, "inputs are rows of it behind a transform"
         n, scale = len(self.kernel), input_scale(self.stack)
         sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
-        of_words, density, drawn = r[..., :n], np.zeros((len(r), n)), 0
+        of_words, density, drawn = r[..., self.ids], np.zeros((len(r), n)), 0
         for rows in self._blocks(of_words):
             density = density + np.exp(-((rows @ of_words / sizes[:, None]) ** 2) / 2).sum(-2)
             drawn += len(rows)
@@ -191,11 +206,11 @@ class OutputMatrix:
         picked, networks = (generator.integers(count, size=STREAM_SAMPLES) for count in (len(self.rows), len(r)))
         along = (self.rows[picked][:, None] @ of_words[networks])[:, 0]
         # `STREAM_SAMPLES` is a request: samples come in pairs, and some more.
-        return WordSteps(c[..., None] * np.eye(n), np.zeros((1, n, n)), scale, np.resize(along, (4 * len(along), n)))
+        return WordSteps(c[..., None] * self._equal, np.zeros((1, n, n)), scale, np.resize(along, (4 * len(along), n)))
 
     def _sizes(self, at_words: Array) -> Array:
-        """Return the root mean squares of the coordinates of κ g, (M or 1, N)."""
-        squares = np.linalg.diagonal(at_words) / self.stack.width
+        """Return the root mean squares of the coordinates of κ g, (M or 1, N), with g a sum over equal token ids."""
+        squares = np.linalg.diagonal(self._equal @ at_words @ self._equal) / self.stack.width
         return np.asarray(input_scale(self.stack) * np.sqrt(np.maximum(squares, 0.0)))
 
     def _blocks(self, r: Array) -> Iterator[Array]:
@@ -295,8 +310,7 @@ class Embeddings(Branch):
         """
         chosen = [use for use in self.uses if use.role in steps]
         signs = [
-            np.sign(deltas @ use.rows[0]) if words is None or use.role != "inputs" else words.signs(deltas)
-            for use in chosen
+            (np.sign if words is None or use.role != "inputs" else words.signs)(deltas @ use.rows[0]) for use in chosen
         ]
         parts = [moved - deltas @ mean_kernel(steps[use.role]).T for use, moved in zip(chosen, signs, strict=True)]
         return {"beyond": np.sum(parts, axis=0)} if parts else {}

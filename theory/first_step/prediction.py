@@ -243,7 +243,11 @@ def _take_step(
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
-    output = OutputMatrix.of(stack, solution.output, solution.transform, rules) if "Wemb" in chosen else None
+    output = (
+        OutputMatrix.of(stack, solution.output, solution.transform, rules, solution.inputs.words)
+        if "Wemb" in chosen
+        else None
+    )
     words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
     steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion

@@ -44,6 +44,12 @@ LEAST_VOCAB = 32_000
 
 _FILE = Path(__file__).with_name("token_laws.json")
 
+MASKED, REPLACED = 0.15, (0.8, 0.1, 0.1)
+"""BERT's share of masked words, and the shares of these that are replaced by [MASK], by a random id, and by none.
+
+Source: Devlin et al. (2019), arXiv:1810.04805, appendix A.1.
+"""
+
 _ROUNDING = 1e-6
 # The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each.
 _PIECE = _SAMPLED = 2**22
@@ -398,15 +404,16 @@ class TextLaw:
             ) from None
         return cls.of_counts(counts) if counts is not None else cls._of_ids(_ids_of(given), tokens)
 
-    def masked(self) -> TextLaw:
+    def masked(self, share: float = MASKED) -> TextLaw:
         """Return the law of this text for masked language modelling, in which a label is the original token id.
 
-        A position counts in the loss with the probability 15%. Its token id is replaced by that of [MASK] in 80% of
-        cases, and by a random one in 10%. [MASK] has the rarest id of the text.
+        A position counts in the loss with the probability `share`. Its token id is replaced as `REPLACED` states.
+        [MASK] has the rarest id of the text.
 
-        Source: Devlin et al. (2019), arXiv:1810.04805, appendix A.1.
+        Args:
+            share: share of masked words, between 0 and 1.
         """
-        share, mask, noise, kept = 0.15, 0.8, 0.1, 0.1
+        mask, noise, kept = REPLACED
         words, original = len(self.frequencies), 1.0 - share * (mask + noise)
         agree, frequencies = np.array([self.within, self.across]), self.frequencies * original + share * noise / words
         frequencies[frequencies.argmin()] += share * mask

@@ -373,7 +373,8 @@ class Loss(Group):
         0.0, "share of the target that is spread over all V classes", allowed="a number in [0, 1]", low=0, high=1
     )
     loss_share: float = real(
-        1.0, "share of positions that count in the loss, random in every network", allowed="a number in (0, 1]",
+        1.0, "share of positions that count in the loss, random in every network; in a text, masked words of BERTs",
+        allowed="a number in (0, 1]",
         low=5e-324, high=1,
     )  # fmt: skip
     loss_on: LossOn = choice(

@@ -114,14 +114,15 @@ def size_of(u, gradient):
     return np.linalg.norm(u) / np.linalg.norm(gradient)
 
 
+@pytest.mark.parametrize("ids", [[0, 1, 2], [4, 1, 4]])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
-def test_a_step_of_both_uses(optimizer):
-    """Two networks: of z that is no Gaussian, and gradients at inputs as large as those of the outputs.
+def test_a_step_of_both_uses(optimizer, ids):
+    """Two networks with non-Gaussian z, and gradients at inputs as large as at outputs, also where an id repeats.
 
     d = 6000 coordinates, of which entries scatter by a few percent; what is left out is compared to that below.
     """
     generator, solution = np.random.default_rng(8), TwoPassSolution.of(STACK)
-    output = OutputMatrix.of(STACK, solution.output, solution.transform)
+    output = OutputMatrix.of(STACK, solution.output, solution.transform, words=np.array(ids))
     rows = output.rows[generator.integers(len(output.rows), size=WIDTH)].T
     root = np.array([[1.0, 0.0, 0.0], [0.5, 0.8, 0.0], [-0.3, 0.2, 1.0]]) / WIDTH**0.5 / SCALE
     g = [size * root @ generator.standard_normal((TOKENS, WIDTH)) * WIDTH**0.5 for size in (1.0, 0.7)]
@@ -132,19 +133,19 @@ def test_a_step_of_both_uses(optimizer):
     squares = []
     for k in range(2):
         gradient = rows.T @ r[k]
-        gradient[:, :TOKENS] += SCALE * g[k].T
+        np.add.at(gradient.T, ids, SCALE * g[k])
         u = step(gradient, optimizer)
         squares.append((u**2).sum())
         # Products of z and g, which are random: 4 of their standard errors. Those of z scatter, too.
         scatter = 4 * size_of(u, gradient) * SCALE * np.linalg.norm(g[k], axis=1).max()
         assert_allclose(logits[k], rows @ u, atol=scatter + 0.06 * np.abs(logits[k]).max())
-        moved, c = SCALE * u[:, :TOKENS].T, words.coefficients[min(k, len(words.coefficients) - 1)]
-        scatter *= np.linalg.norm(rows.T @ r[k][:, :TOKENS], axis=0).max() / WIDTH**0.5
+        moved, c = SCALE * u[:, ids].T, words.coefficients[min(k, len(words.coefficients) - 1)]
+        scatter *= np.linalg.norm(rows.T @ r[k][:, ids], axis=0).max() / WIDTH**0.5
         assert_allclose(c @ at_words[k], moved @ g[k].T, atol=scatter)
         if optimizer == "polar":
             energy = c @ at_words[k] @ c.T + words.energy[k]
             assert_allclose(energy, moved @ moved.T, atol=0.05 * energy.max())
-            assert words.energy[k].trace() > 0.2 * energy.trace()
+            assert words.energy[k].trace() > 0.1 * energy.trace()
     assert output.squared_size(optimizer, r, at_words) == pytest.approx(np.mean(squares), rel=0.05)
 
 
