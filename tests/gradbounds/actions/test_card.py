@@ -22,7 +22,7 @@ from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, 
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
-from theory.configurations import Note, stack_from_config
+from theory.configurations import stack_from_config
 from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep, measured_rates
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
