@@ -322,7 +322,7 @@ _MUON = {
     "within its error in 27 of 28 networks with plain units (14 of 28 at four times the rate). With gated units, it "
     "was within such an error in 5 of 6 networks, too few, and none is printed. The curvature was 0.72 to 1.35 times "
     "the predicted one, with gated units 0.77 to 1.85 times.",
-    "post": _MUON_RATES.format("0.56 to 1.17", "18 Post-LN networks"),
+    "post": _MUON_RATES.format("0.69 to 1.17", "18 Post-LN networks"),
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _OF_MUON = (

@@ -110,7 +110,7 @@ token. The step's prediction ignores this, also with the counts of `TextLaw.of_t
 AdamW in six causal Pre-LN networks with two layers and 16 or 64 sequences, gains were within 7% of the sampled ones if
 the text's words were in random order. In the text's own order, SGD's sampled gain was 1.02 to 1.41 times as large.
 
-Muon's rates were 0.56 to 1.17 times the predicted ones in 18 Post-LN networks and 0.65 to 1.28 times in 9 Peri-LN
+Muon's rates were 0.69 to 1.17 times the predicted ones in 18 Post-LN networks and 0.65 to 1.28 times in 9 Peri-LN
 networks, too few for a range.
 """
 
