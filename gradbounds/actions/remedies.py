@@ -213,8 +213,8 @@ def change_of_step(
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return None
     budget = Budget.of(limits["max_time"], limits["memory"])
-    own = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
-    change, _ = remedy(stack, table, budget, own)
+    whole_way = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
+    change, _ = remedy(stack, table, budget, whole_way)
     if not (change and run):
         return change
     whole, limit = run.values["stack"], _CHANGE_SECONDS

@@ -77,7 +77,7 @@ RATE_RANGES: dict[str, tuple[str, Ranges]] = {
         "30 causal Pre-LN networks with gated units", {"sgd": (0.66, 2.8), "adam": (0.66, 2.8), "muon": (0.42, 1.49)}
     ),
     "causal pre experts": ("28 causal Pre-LN networks with experts", {"sgd": (0.57, 2.5), "adam": (0.79, 2.7)}),
-    "causal post plain": ("46 Post-LN networks with plain units", {"sgd": (0.58, 1.26), "adam": (0.8, 1.25)}),
+    "causal post plain": ("46 Post-LN networks with plain units", {"sgd": (0.58, 1.26), "adam": (0.79, 1.25)}),
     "none post plain": (
         "46 Post-LN networks and 11 BERTs with masked words", {"sgd": (0.58, 1.43), "adam": (0.76, 1.25)}
     ),

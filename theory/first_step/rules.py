@@ -312,8 +312,8 @@ def muon_rule_of_batch(
         law = laws[use.role in ("WV", "WO")]
         signal, of_noise = _overlaps(squared * inside, energies.sum(-1, keepdims=True), law, use.shape)
         c, moving = (turned * (signal * inside)[..., None, :]) @ turned.mT, _regression(shared, gradient)
-        own = (of_noise * _over(energies, np.linalg.diagonal(gradient)))[..., None] * eye
-        c = c @ (_regression(summed, gradient) - moving) + own if noise else c @ moving
+        alone = (of_noise * _over(energies, np.linalg.diagonal(gradient)))[..., None] * eye
+        c = c @ (_regression(summed, gradient) - moving) + alone if noise else c @ moving
         return np.asarray(max(1.0, use.shape[1] / use.shape[0]) ** 0.5 * c)
 
     return rule

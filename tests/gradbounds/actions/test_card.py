@@ -266,7 +266,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
 def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature, scale, said, capsys, monkeypatch):
     """Steps are computed with one thread of NumPy's products, whatever the number outside is."""
 
-    def steps(_, names, *__, multiplier):
+    def steps(_, names, *__, **___):
         assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1}
         return {name: BatchStep(name, 1.0, curvature, 1.0, {"W1": np.ones(1), "Wemb": np.array(1.1)}) for name in names}
 
@@ -470,7 +470,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any("64 sequences of 8192 tokens, English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(
-        line.startswith("Step 1: 64 sequences of 64 tokens, English text; yours: --batch S --l") for line in lines
+        line.startswith("Step 1: 64 sequences of 64 tokens, English text; yours: --batch S --text") for line in lines
     )
 
 

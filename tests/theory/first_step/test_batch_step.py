@@ -180,7 +180,7 @@ def test_positions_represent_masked_words():
         words, counts = generator.choice(256, 64, p=LAW.frequencies), generator.permutation(64) < 19
         change, noise = generator.random(64), generator.integers(256, size=64)
         hidden = np.where(counts, np.where(change < 0.8, 255, np.where(change < 0.9, noise, words)), words)
-        chosen = _Positions(hidden, counts / 19, counts / 19, counts + ~counts, pattern, counts < 0)
+        chosen = _Positions(hidden, counts / 19, counts / 19, counts + ~counts, pattern, counts < 0, 8)
         every = _Represented.of(stack, chosen, LAW.frequencies, seed, generator, 1)
         exact.append(every.step("sgd", ["WV", "WO", "W1", "W2", "Wemb"]))
     for share, close in (0.3, True), (0.0, False):
