@@ -80,7 +80,7 @@ _wrapped = partial(
 _NETWORKS = {"untied": 1, "tied": 2}
 
 # A card's cost without predictions. Its batch counts more than once, as its changes are predicted where layers differ.
-_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.6
+_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -260,7 +260,7 @@ def _rows(
         *(
             _one_sequence(stack, table, has_loss=not shares_ends(notes))
             if first is None
-            else _run_lines(first, stack, table, longest, notes)
+            else [*_verdict(change), *_run_lines(first, stack, table, longest, notes)]
         ),
         *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
         *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
@@ -504,6 +504,13 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     ]  # fmt: skip
 
 
+def _verdict(change: Remedy | None) -> list[str]:
+    # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
+    for_all = change is not None and change.is_for_all
+    first = "See `alike tokens`" if for_all else "AdamW, Muon: nothing in step 1 calls for another initialization"
+    return [f"{first}; a log outside the ranges below: --logged FILE"]
+
+
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
@@ -511,8 +518,8 @@ def _run_lines(
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     maximum = " (config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
-    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text F --logged F"
-    lines = [f"Step 1: {at}{of_context}; {'your log: add --logged FILE' if first.is_fine else other}"]
+    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
+    lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if first.result is None:
         squares = squared_norms(table)
@@ -524,7 +531,7 @@ def _run_lines(
     return [
         *lines, card_row("loss", loss), card_row("gradient norm", norm),
         *share_rows(
-            squares, stack, norms, f"; all: {'below' if first.is_fine else f'--batch {BATCH}'}",
+            squares, stack, norms, f"; more: {'below' if first.is_fine else f'--batch {BATCH}'}",
             first.result.values["reasons_of_largest"],
         ),
     ]  # fmt: skip
@@ -539,20 +546,20 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
     of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
-    return [f"{lines[0]}; all: {rest}", *lines[1:]] if lines else []
+    return [f"{lines[0]}; more: {rest}", *lines[1:]] if lines else []
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
+    within = f", {rates['evidence'].replace('extrapolated', 'ranges untested')}" * bool(rates["evidence"])
     return [
-        "Learning rate of step 1 (R/N in N warm-up steps to R), loss to second order; finer: --learning-rate R "
-        "--warmup-steps N",
-        *[card_row(name, _rate_text(rates[key], rates["evidence"])) for key, name in RATES.items()],
+        f"Learning rate of step 1 (R/N in N warm-up steps to R){within}; yours: --learning-rate R --warmup-steps N",
+        *[card_row(name, _rate_text(rates[key])) for key, name in RATES.items()],
     ]  # fmt: skip
 
 
-def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
+def _rate_text(ends: Mapping[str, float | None]) -> str:
     """Return where the loss to second order falls and rises, and from which rate on sampled losses themselves rose."""
     low, rate, high, rises = (
         f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
@@ -560,17 +567,17 @@ def _rate_text(ends: Mapping[str, float | None], evidence: str) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    text = f"falls up to {low}, rises from {high} on ({evidence.replace('extrapolated', 'beyond all tests')})"
+    text = f"second order: loss falls up to {low}, rises from {high} on"
     if ends["rises"] is None:
         return text
     exact = (
-        f"from {rises} or later"
+        f"rises from {rises} or later"
         if ends["rises"] >= (ends["high"] or 0.0)
-        else f"perhaps from {rises} on"
+        else f"may rise from {rises} on"
         if ends["rises"]
         else "may rise earlier"
     )
-    return f"{text}; exact loss: {exact}"
+    return f"{text}; exact: {exact}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

@@ -264,22 +264,23 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         notes: notes on the configuration.
         texts: whether the norm's deviation includes the difference between texts.
     """
-    errors = f" by draw,{' text,' * texts} theory{f'; quick: --batch within {line.quick:.0%}' * bool(line.quick)}"
+    errors = f" by draw,{' text,' * texts} theory{f'; quick: +-{line.quick:.0%}' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
-    runs = " at most)" if line.is_bound else ") in 19 of 20 runs"
+    runs, rough = " in 19 of 20 runs", ""
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
         none = (1.0 - line.masked) ** line.positions
-        runs = f"; rough: {line.masked * line.positions:.2g} masked words a batch"
-        runs += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005) + ")"
+        runs, rough = "", f"; rough: {line.masked * line.positions:.2g} masked words a batch"
+        rough += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005)
     around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
     loss, norm = (
-        f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)} ({number_text(mean, error)}"
+        f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)}{runs} ({number_text(mean, error)}"
         for ends, mean, error in (
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else f"normal: {loss} by draw, theory{runs}"
-    return loss, f"normal before clipping: {norm}{errors})"
+    loss += f" by draw, theory{' at most' * line.is_bound}{rough})"
+    loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
+    return loss, f"{norm.replace(' (', ', before clipping (')}{errors})"
 
 
 def masked_share(notes: Sequence[Note]) -> float:

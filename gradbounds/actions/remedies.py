@@ -88,7 +88,6 @@ class Remedy:
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
         larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
-        milder: a change of the same field to a smaller value, for sequences of at most 512 tokens, or None.
     """
 
     words: str
@@ -100,7 +99,11 @@ class Remedy:
     tokens: int = 0
     larger: "Remedy | None" = None
     added: tuple[float, float] = (0.0, 0.0)
-    milder: "Remedy | None" = None
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether the change makes alike tokens differ, which matters to every optimizer."""
+        return "; cosine of two tokens" in self.effect
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -204,8 +207,8 @@ def change_of_step(
     """Return one change that makes the layers of step 1 even.
 
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
-    to at least `FEWEST_TOKENS`. A milder change is tested for at most 512 tokens. Where the changed tied network fails
-    for the batch, it is untied. Without a text, the change is that of one sequence, if it was searched for.
+    to at least `FEWEST_TOKENS`. Where the changed tied network fails for the batch, it is untied. Without a text, the
+    change is that of one sequence, if it was searched for.
     """
     if not text:
         return single.values["evened_by"]
@@ -229,9 +232,6 @@ def change_of_step(
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    short = replace(of_batch[0], given={**given, "tokens": min(4 * FEWEST_TOKENS, whole.tokens)})
-    for words, values in _smaller(stack, advised, 0.39) if advised else ():  # 2 to 2.5 times smaller
-        advised = advised and replace(advised, milder=change_of_batch(short, *of_batch[1:], words, values, **limits))
     if advised and whole.tokens < run.values["stack"].tokens:
         return replace(advised, norms=None, tokens=whole.tokens)
     return advised
@@ -266,33 +266,29 @@ def change_rows(
         effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
     effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
-    code = f"{_cost_text(change, table)}code: " * (run is not None and "embedding_scale" in change.values)
-    flags = " ".join(as_flags(change.values))
-    is_for_all = "; cosine of two tokens" in change.effect  # which matters to every optimizer
+    flags, cost = " ".join(as_flags(change.values)), ""
+    if run is not None and "embedding_scale" in change.values:
+        milder = [each["embedding_scale"] for _, each in _smaller(run.values["stack"], change, 0.39)]
+        flags += "".join(f",{value:g}" for value in milder)
+        cost = f"{_cost_text(change, table)}code{', milder' * bool(milder)}: "
     return [
         card_row(
-            "alike tokens" if is_for_all else _EVENED,
-            f"{'mended by ' * is_for_all}{change.words}: then {effect}{of}{loss}; {code}--compare {flags}",
+            "alike tokens" if change.is_for_all else _EVENED,
+            f"{'mended by ' * change.is_for_all}{change.words}: then {effect}{of}{loss}; {cost}--compare {flags}",
         )
     ]
 
 
 def _cost_text(change: Remedy, table: Columns) -> str:
-    # State which share of the residual stream the layers still add after larger embeddings, and a milder value.
+    # State which share of the residual stream's mean square the layers still add after larger embeddings.
     #
-    # Layers add nearly the same mean square to all larger embeddings, so that the milder value's share follows. In
-    # shorter sequences they add more, because attention averages fewer values.
-    (before, after), about = change.added, "up to " if change.tokens else "about "
+    # In shorter sequences they add more, because attention averages fewer values.
+    before, after = change.added
     if not 0.0 < after < before:
         return ""
-    milder = ""
-    if change.milder is not None:
-        scale, smaller = (float(each.values["embedding_scale"]) for each in (change, change.milder))
-        share = 1.0 / (1.0 + (1.0 / after - 1.0) * (smaller / scale) ** 2)
-        milder = f"milder: {smaller:g} ({change.milder.first_over_last:.2g}x apart, {about}{share:.0%}); "
     added, now = (f"{float(f'{100 * share:.2g}'):g}%" for share in (after, before))
-    layers = f"layers 2 to {max(table['layer'])}"
-    return f"cost: {layers} add {about * bool(change.tokens)}{added} of the stream (now {now}); {milder}"
+    most = "at most " * bool(change.tokens)
+    return f"cost: layers 2 to {max(table['layer'])} add {most}{added} of the stream's mean square (now {now}); "
 
 
 def _smaller(stack: Stack, change: Remedy, times: float, least: float = 0.0) -> Iterator[tuple[str, dict[str, Any]]]:
