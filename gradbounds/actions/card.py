@@ -277,9 +277,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, AdamW's epsilon, and the
-    # reasons, in this order.
-    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  AdamW's", "  why W", "  why ")
+    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, the reasons for
+    # matrices, AdamW's epsilon, and other reasons, in this order.
+    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  AdamW's", "  why ")
     for least in (dropped[:count] for count in range(len(dropped) + 1)):
         lines = [
             part

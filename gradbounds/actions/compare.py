@@ -57,9 +57,9 @@ _LISTED = {
 
 
 _QUICK = (
-    f"Quick estimates: ratios of WQ and WK within {PLAIN_RATIO:.0%}; finer for one network:{{}}.",
-    f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer for one "
-    "network:{}.",
+    f"Quick estimates: ratios of WQ and WK within {PLAIN_RATIO:.0%}; finer:{{}} without --compare.",
+    f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer:{} "
+    "without --compare.",
 )
 _COST = (
     "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), whose effect on training is not "

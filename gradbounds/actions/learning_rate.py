@@ -311,7 +311,7 @@ def _muon_lines(stack: Stack) -> list[str]:
 
 _FAR = (
     "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
-    "were measured only from 0.2 to 1.35)."
+    "were measured only from 0.2 to 1.35), so that the printed ranges are wider than the measured ones."
 )
 _MUON_RATES = (
     "Muon's measured critical rates were {} times the predicted ones in {} with plain units, too few for a range."
@@ -320,7 +320,7 @@ _MUON_RATES = (
 _MUON = {
     "pre": "Muon on captions, 4 to 128 sequences, causal Pre-LN, logits changed by 0.5: the fall of the loss was "
     "within its error in 27 of 28 networks with plain units (14 of 28 at four times the rate). With gated units, it "
-    "was within such an error in 5 of 6 networks, too few, and none is printed. The curvature was 0.72 to 1.35 times "
+    "was within such an error in 5 of 6 networks, too few to print an error. The curvature was 0.72 to 1.35 times "
     "the predicted one, with gated units 0.77 to 1.85 times.",
     "post": _MUON_RATES.format("0.69 to 1.17", "18 Post-LN networks"),
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),

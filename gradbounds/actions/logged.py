@@ -243,12 +243,12 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         ]  # fmt: skip
     order = "a text, then the nearest" if near[0].is_text else "single causes first, by nearness"
     lines += [f"Causes that explain these numbers ({tested} tested; {order}):"]
-    logged = f"; log: {printed.norm / healthy.line.norm:.3g}" if printed.norm else ""
+    logged = f"; log: {printed.norm / healthy.line.norm:.3g}, {{:.0%}} off" if printed.norm else ""
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
-        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times{logged})"
-        + f"; the nearest of {cause.tried} tested values"
-        * (cause.tried > 1)
+        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times"
+        + f"{logged.format(abs(math.log((printed.norm or 1.0) / cause.line.norm)))})"
+        + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
         for cause in near
     ]
     codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))]
