@@ -58,7 +58,7 @@ _LISTED = {
 
 _QUICK = (
     f"Quick estimates: ratios of WQ and WK within {PLAIN_RATIO:.0%}; finer:{{}} without --compare.",
-    f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer:{} "
+    f"Quick estimates: norms within {COARSE:.0%}, ratios of WQ and WK within {QUICK_RATIO:.0%}; finer:{{}} "
     "without --compare.",
 )
 _COST = (
