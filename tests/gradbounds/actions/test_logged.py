@@ -196,7 +196,9 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
         assert judged(tmp_path, tied.loss, times * tied.norm, None, fields).values["as_it_should_be"] is fine
 
 
-@pytest.mark.parametrize(("kappa", "named"), [(0.0062, True), (0.0085, True), (0.03, False), (0.003, False)])
+@pytest.mark.parametrize(
+    ("kappa", "named"), [(0.0062, True), (0.0085, True), (0.0125, True), (0.0214, True), (0.03, False), (0.003, False)]
+)
 def test_the_text_that_would_explain_a_norm(kappa, named):
     """The chance that two tokens agree is found from the norm, with the nearest measured text, if texts have it."""
 
@@ -213,19 +215,20 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
         assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
 
 
-@pytest.mark.parametrize(("norm", "is_text"), [(1.35, False), (1.15, True)])
-def test_a_text_beyond_all_measured_texts_is_no_cause(norm, is_text):
-    """Without it, the log is not as predicted; a text like a measured one is the first cause, and decides nothing."""
+@pytest.mark.parametrize(("norm", "first"), [(1.35, "the gradient is added up over 2 "), (1.15, "a text in which ")])
+def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
+    """It is printed, after a cause that explains the log exactly, and the log stays undecided."""
     log, start = LogLine(10.97, norm * 10.0), FirstLine(10.97, 0.02, 10.0, 0.4, shared=1.0)
     texts = logged_theory.text_causes(
         Stack(vocab=50257), (0.0075, start), lambda law: multiplied(start, 1.0, (law.across / 0.0075) ** 0.5), log
     )
-    assert len(texts) == is_text
+    assert len(texts) == 1 and ("or code explains the log, nearest: english" in texts[0].words) == (norm > 1.2)
     near = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.4))
     causes = [near, *(replace(near, words=f"the norm is of one device's gradient, over {k}") for k in range(3))]
-    verdict, _, *rows = logged._off_lines(Cause("", start), log, [*texts, *causes], ["repeat"])
-    assert verdict.endswith(" To decide, repeat.") and f" ({1.04 * norm:.3g} times; log: {norm})" in rows[is_text]
-    assert [row.startswith("  a text in which") for row in rows[:3]] == [is_text, False, False]
+    verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
+    assert verdict.endswith(" To decide, repeat.") and rows[0].strip().startswith(first)
+    assert f" ({1.04 * norm:.3g} times; log: {norm})" in rows[norm < 1.2]
+    assert [row.startswith("  a text in which") for row in rows[:3]] == [norm < 1.2, False, norm > 1.2]
     assert "one device's gradient, one device with the whole batch has the predicted norm" in rows[-1]
     theory = SimpleNamespace(
         stack=Stack(vocab=50257), batch=BATCH, squares={}, coarsen=lambda *_: None, texts=lambda *_: texts,
@@ -234,7 +237,8 @@ def test_a_text_beyond_all_measured_texts_is_no_cause(norm, is_text):
     is_fine, (verdict, *_), _ = logged._judged(
         theory, Cause("", start), Reading(log), compare_with_theory({}, {})[0], {}, (), is_free=True
     )
-    assert is_fine is (None if is_text else False) and ("because a usual text could" in verdict) == is_text
+    assert is_fine is None and ("because a usual text could" in verdict) == (norm < 1.2)
+    assert ("decide, test the other causes, then repeat with --text FILE" in verdict) == (norm > 1.2)
 
 
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
