@@ -209,8 +209,10 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    is_unlike = any(each.is_fitted for each in texts)
-    doubts = (bool(texts) and not is_unlike, is_unlike, is_missing and not far, printed.step is None and off < -BEYOND)
+    doubts = (
+        any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing and not far,
+        printed.step is None and off < -BEYOND,
+    )  # fmt: skip
     lines = [*_off_lines(healthy, printed, ranked, [*itertools.compress(_DECIDING, doubts)]), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]

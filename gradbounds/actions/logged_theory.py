@@ -251,12 +251,15 @@ def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLin
     # explains a log, by an estimate. A small vocabulary has no such texts.
     if stack.vocab < LEAST_VOCAB:
         return "", True
-    laws = {kind: token_law(kind, stack.vocab).kappa_of_texts for kind in KINDS}
-    texts = {f"{kind} {text}": kappa for kind, kappas in laws.items() for text, kappa in kappas.items()}
+    texts = {
+        f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
+    }
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
     is_near = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(logged)
-    nearest = "nearest measured text" if is_near else "no text of --text english or code explains the log, nearest"
-    return f"; {nearest}: {name}, {kappa:.2g}", is_near
+    return (
+        f"; {'' if is_near else 'no text of --text english or code explains the log, '}nearest measured text: {name}, "
+        f"{kappa:.2g}", is_near,
+    )  # fmt: skip
 
 
 def _exponent(repeats: float, words: int) -> float:
