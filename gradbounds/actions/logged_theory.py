@@ -40,6 +40,8 @@ from theory.mean_field.token_groups import Coarse
 # Twelve English texts without hard line breaks reach 0.0167, by seven tokenizers. Seven further texts with such breaks,
 # indents or short lines reach 0.0214, by GPT-2's tokenizer (docs/report.md). A small tokenizer may have letters, 0.069.
 _USUAL_REPEATS = ((32_000, 0.0050, 0.0214), (2, 0.0050, 0.069))
+# The largest share of tokens that repeat the previous token: code comments by GPT-2's tokenizer (docs/report.md).
+_USUAL_RUNS = 0.079
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
@@ -208,6 +210,9 @@ def text_causes(
     The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
     text. The list is empty if no text explains the log. A text unlike all of --text english and code is fitted.
 
+    The logits of tied embeddings prefer the position's own token. A lower loss is explained by tokens that repeat the
+    previous token, such as the blanks of indents, up to their usual share.
+
     Args:
         stack: the network.
         start: probability that two tokens are equal and first line of a predicted text; None if there is none.
@@ -215,7 +220,10 @@ def text_causes(
         logged: first step of the log.
     """
     _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
-    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
+    norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
+    runs = list[tuple[float, float]]()  # losses and shares of repeated tokens, if the loss is lower than predicted
+    if stack.embeddings == "tied" and start is not None and Cause("", start[1]).offs(logged)[0] < -BEYOND:
+        runs.append((start[1].loss, start[0]))
     for _ in range(_MOST_TEXTS):
         wanted, guess = (least * most) ** 0.5, None
         if start is not None:
@@ -223,30 +231,40 @@ def text_causes(
             wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
             guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
             # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
-            guess = replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
+            deviation = guess.norm_deviation + 0.1 * guess.norm
+            guess = replace(guess, loss=loss if runs else guess.loss, norm_deviation=deviation)
         exponent = _exponent(wanted, stack.vocab)
         if (
-            any(abs(exponent - other) < _SAME for other in tried)
+            not runs
+            and any(abs(exponent - other) < _SAME for other in tried)
             or guess is not None
             and not Cause("", guess).explains(logged)
         ):
             break
         tried.append(exponent)
-        law = TextLaw.zipf(exponent, stack.vocab)
+        law, like = TextLaw.zipf(exponent, stack.vocab), f", like --text zipf:{exponent:.3g}"
+        if runs:
+            share = _USUAL_RUNS if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
+            law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
+            like = f" and {share:.1%} of tokens repeat the previous one"
         start = law.across, predicted(law)
-        measured, is_near = _measured_text(stack, *start, logged)
+        runs += [(start[1].loss, share)] if runs else []
+        measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
         cause = Cause(
-            f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
+            f"a text in which two tokens are equal with probability {law.across:.3g}{like} "
             f"(usual texts: {least:g} to {most:g}{measured})", start[1], is_fitted=not is_near,
         )  # fmt: skip
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
-        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
+        off = cause.offs(logged)[0]
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
             break
     return nearest
 
 
-def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLine) -> tuple[str, bool]:
+def _measured_text(
+    stack: Stack, repeats: float, line: FirstLine, logged: LogLine, *, is_like: bool
+) -> tuple[str, bool]:
     # Name the text of --text english or code with the nearest probability of equal tokens, and return whether it
     # explains a log, by an estimate. A small vocabulary has no such texts.
     if stack.vocab < LEAST_VOCAB:
@@ -255,7 +273,8 @@ def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLin
         f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
     }
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
-    is_near = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(logged)
+    other = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats)))
+    is_near = is_like and other.explains(logged)
     return (
         f"; {'' if is_near else 'no text of --text english or code explains the log, '}nearest measured text: {name}, "
         f"{kappa:.2g}", is_near,

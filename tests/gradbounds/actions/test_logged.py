@@ -239,6 +239,22 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
     assert is_fine is None and ("decide, test the other causes, then repeat with --text" in verdict) == (norm > 1.2)
 
 
+@pytest.mark.parametrize(("embeddings", "runs"), [("tied", 0.04), ("tied", 0.12), ("untied", 0.04)])
+def test_tokens_that_repeat_the_previous_one_lower_the_loss_of_tied_embeddings(embeddings, runs):
+    """Up to their usual share, blanks of indents explain a lower loss, because logits prefer a position's own token."""
+
+    def predicted(law):
+        loss = 10.86 - 1.5 * law.frequencies @ law.own_labels * (embeddings == "tied")
+        return FirstLine(loss, 0.01, 160.0 * law.across**0.5, 8.0 * law.across**0.5)
+
+    law, log = TextLaw.of_kind("english", 50257), LogLine(10.86 - 1.5 * runs, 160.0 * 0.0125**0.5)
+    causes = logged_theory.text_causes(
+        Stack(vocab=50257, embeddings=embeddings), (law.across, predicted(law)), predicted, log
+    )
+    assert [cause.is_fitted for cause in causes] == [True] * (embeddings == "tied" and runs < 0.05)
+    assert all(" 0.0125 and 4.0% of tokens repeat the previous one (usual" in cause.words for cause in causes)
+
+
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     """A loss of trained weights is not judged; one that a unit makes that small is named as such."""
     uniform = math.log(FIELDS["vocab"])
