@@ -221,24 +221,22 @@ def text_causes(
     """
     _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
     norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
-    runs = list[tuple[float, float]]()  # losses and shares of repeated tokens, if the loss is lower than predicted
-    if stack.embeddings == "tied" and start is not None and Cause("", start[1]).offs(logged)[0] < -BEYOND:
-        runs.append((start[1].loss, start[0]))
+    # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
+    runs = (
+        [(start[1].loss, start[0])]
+        if start is not None and stack.embeddings == "tied" and Cause("", start[1]).offs(logged)[0] < -BEYOND
+        else []
+    )
     for _ in range(_MOST_TEXTS):
         wanted, guess = (least * most) ** 0.5, None
         if start is not None:
-            kappa, line = start
-            wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
-            guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
-            # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
-            deviation = guess.norm_deviation + 0.1 * guess.norm
-            guess = replace(guess, loss=loss if runs else guess.loss, norm_deviation=deviation)
+            wanted, guess = _guess(stack, *start, norm, (least, most))
         exponent = _exponent(wanted, stack.vocab)
         if (
             not runs
             and any(abs(exponent - other) < _SAME for other in tried)
             or guess is not None
-            and not Cause("", guess).explains(logged)
+            and not Cause("", replace(guess, loss=loss) if runs else guess).explains(logged)
         ):
             break
         tried.append(exponent)
@@ -260,6 +258,16 @@ def text_causes(
         if nearest and nearest[0].distance(logged) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
             break
     return nearest
+
+
+def _guess(
+    stack: Stack, repeats: float, line: FirstLine, norm: float, limits: tuple[float, float]
+) -> tuple[float, FirstLine]:
+    # Estimate the probability of equal tokens, within limits, of a text with a norm, and its first line.
+    wanted = min(max(repeats * repeats_of_norm(stack, line, norm), limits[0]), limits[1])
+    guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / repeats))
+    # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
+    return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
 
 
 def _measured_text(
