@@ -173,11 +173,19 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     ends = float(f"{peaks[0]:.2g}"), float(f"{peaks[-1]:.2g}")
     assert learning_rate.PEAKS == (*ends, len(peaks), min(lengths), max(lengths))
     assert learning_rate.RAMPS == (round(failed[1], 2), len(failed) - 1, len(failed))
-    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
+    files = ((FOLDER / f"{name}-steps.json").read_text(encoding="utf-8") for name in ("batch", "masked"))
+    networks = {name: one for file in files for name, one in json.loads(file)["networks"].items()}
     assert f"Measured critical rates were within {limits[0]:g} to {limits[1]:g} " in said
-    units = {"pre plain": "(un)?tied", "pre gated": "(gated|llama)", "pre experts": "experts", "post": "(post|bert)"}
-    for kind, (_, ranges) in RATE_RANGES.items():
+    units = {
+        "none pre": "masked pre", "none post": "(post|(masked )?bert)", "pre plain": "(un)?tied",
+        "pre gated": "(gated|llama)", "pre experts": "experts", "post": "(post|bert)",
+    }  # fmt: skip
+    for kind, (words, ranges) in RATE_RANGES.items():
         pattern = next((word for name, word in units.items() if name in kind), "peri")
+        of_kind = (name for name in networks if re.search(rf"^\d+ \d+ {pattern} .*({'|'.join(ranges)})$", name))
+        # One network with experts or masked words has all optimizers; others have one.
+        counted = {re.sub(r"(experts|masked)(.*) \w+$", r"\1\2", name) for name in of_kind}
+        assert len(counted) == sum(map(int, re.findall(r"\d+(?= )", words))), kind
         for least, largest in {*ranges.values()}:
             names = "|".join(name for name, ends in ranges.items() if ends == (least, largest))
             drawn = [one for name, one in networks.items() if re.search(rf"^\d+ \d+ {pattern} .*({names})$", name)]
@@ -239,6 +247,9 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == network.startswith("pre")
         assert "matrices of the layers and the output matrix, with the learning rate R as torch" in printed[network]
         assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
+    masked = json.loads((FOLDER / "masked-steps.json").read_text(encoding="utf-8"))["networks"]
+    berts = [one for name, one in masked.items() if re.search(r"masked bert \d+ muon$", name)]
+    assert f" ({ends(berts, 'critical_rate')} times in {len(berts)} BERTs with 15% masked words)" in printed["post"]
     for placement, kinds, title in (("post", "(post (un)?tied|bert)", "Post-LN"), ("peri", "peri .*", "Peri-LN")):
         rates = (
             f"{ends(drawn(kinds), 'critical_rate')} times the predicted ones in {len(drawn(kinds))} {title} networks"
