@@ -169,7 +169,8 @@ def predict_rate(
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(_measured(stack, optimizers, times), _exact(rises, optimizers), scale), *slowed,
-            *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines([note for note in notes if not masked_share([note])]),
+            *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False),
+            *note_lines(notes, masked=masked),
         ],
     )  # fmt: skip
 

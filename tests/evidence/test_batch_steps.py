@@ -219,8 +219,9 @@ def problem(network: Stack, sequences: int, seed: int, kind: str = "text") -> Pr
     for rows in (slice(first, first + (1 if is_tied else 8)) for first in range(0, sequences, 1 if is_tied else 8)):
         ids, places = torch.as_tensor(seen[rows]), torch.as_tensor(np.flatnonzero(counts[rows]))
         x = {"x": torch.zeros(1, TOKENS, network.width), "words": ids[0]} if is_tied else {"x": table[ids]}
-        given = x | ({"places": places} if is_masked else {})
-        pieces += [(given, torch.as_tensor(labels[rows][counts[rows]]))] * bool(counts[rows].any())
+        pieces += [(x | ({"places": places} if is_masked else {}), torch.as_tensor(labels[rows][counts[rows]]))] * bool(
+            counts[rows].any()
+        )
     return Problem(model, loss, pieces)
 
 
@@ -239,6 +240,11 @@ def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return steps
 
 
+def drawn_step(given: Problem, loss: Any, gradient: dict[str, torch.Tensor], optimizer: Any) -> tuple[Any, Any]:
+    u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
+    return u, measure_step(given, gradient, u, loss, ends=False)
+
+
 def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, first: int = 0) -> dict[str, Any]:
     network = stack(width, depth, kind)
     law = TextLaw.of_counts(np.bincount(words(kind), minlength=VOCAB))
@@ -249,8 +255,7 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
     for seed in range(first, first + DRAWS[sequences]):
         given = problem(network, sequences, seed, kind)
         loss, gradient = gradients(given)
-        u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
-        measured = measure_step(given, gradient, u, loss, ends=False)
+        u, measured = drawn_step(given, loss, gradient, optimizer)
         held = {name: p.detach() for name, p in given.model.named_parameters()}
         with torch.no_grad():
             after = [sum(float(given.loss(*piece)) for piece in along(given, held, u, rate)) for rate in rates]
@@ -266,20 +271,19 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
 def masked_beside(width: int, depth: int, kind: str, sequences: int, first: int) -> dict[str, Any]:
     """Return the numbers of each optimizer's step in encoders with masked words: means of four, and the theory."""
     network, law = stack(width, depth, kind), TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
-    share = Note("masked words", MASKED_SHARE, "left out", "only a batch of text has them")
     steps = batch_steps(network, RULES, sequences, law, masked=MASKED_SHARE)
-    scale = kernel_scale(network, law, sequences, steps, notes=[share])[0] or 1.0
-    rows = dict[Any, list[list[float]]]()
+    scale = (
+        kernel_scale(network, law, sequences, steps, notes=[Note("masked words", MASKED_SHARE, "left out", "")])[0]
+        or 1.0
+    )
+    rows, found = [], {}
     for seed in range(first, first + 4):
         given = problem(network, sequences, seed, kind)
         loss, gradient = gradients(given)
-        for optimizer in RULES:
-            u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
-            measured = measure_step(given, gradient, u, loss, ends=False)
-            rows.setdefault(optimizer, []).append([measured.gain, measured.curvature])
-    found = {}
-    for optimizer, drawn in rows.items():
-        step, (gain, curvature) = steps[optimizer].rescaled(scale), np.mean(drawn, axis=0).tolist()
+        drawn = (drawn_step(given, loss, gradient, optimizer)[1] for optimizer in RULES)
+        rows.append([[one.gain, one.curvature] for one in drawn])
+    for optimizer, (gain, curvature) in zip(RULES, np.mean(rows, axis=0).tolist(), strict=True):
+        step = steps[optimizer].rescaled(scale)
         found[optimizer] = {
             "scale": scale, "sampled": [gain, curvature], "gain": step.gain / gain,
             "curvature": step.curvature / curvature, "critical_rate": step.critical_rate / (2 * gain / curvature),
@@ -291,8 +295,7 @@ def changes_beyond(width: int, depth: int, kind: str, sequences: int, optimizer:
     """Return the change of one network's loss at each multiple of its own critical rate, to second order."""
     given = problem(stack(width, depth, kind), sequences, seed, kind)
     loss, gradient = gradients(given)
-    u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
-    measured = measure_step(given, gradient, u, loss, ends=False)
+    u, measured = drawn_step(given, loss, gradient, optimizer)
     held = {name: p.detach() for name, p in given.model.named_parameters()}
     rates = [times * 2 * measured.gain / measured.curvature for times in MULTIPLES]
     with torch.no_grad():
@@ -318,8 +321,11 @@ def test_masked_steps(kept_folder):
         for case, first in seeds.items() if case not in NOT_DRAWN
         for optimizer, one in kept_case(kept_folder, f"{case} {first}", partial(masked_beside, *case, first)).items()
     }  # fmt: skip
-    given = {"tokens": TOKENS, "vocab": VOCAB, "masked": MASKED_SHARE}
-    record("masked-steps", given | {"networks": rounded(cases)}, short=True)
+    record(
+        "masked-steps",
+        {"tokens": TOKENS, "vocab": VOCAB, "masked": MASKED_SHARE, "networks": rounded(cases)},
+        short=True,
+    )
     off = [abs(np.log(one["critical_rate"])) for name, one in cases.items() if name.endswith("adam")]
     assert np.mean(np.array(off) < np.log(1 + ERRORS["critical_rate"])) >= 0.9
 

@@ -94,9 +94,9 @@ RATE_RANGES: dict[str, tuple[str, Ranges]] = {
 The keys are mask, placement and units of a network. A value has the measured networks, and the range by optimizer.
 
 Encoders with masked words had batches of 1 to 64 sequences of 32 tokens (tests/evidence/masked-steps.json). With gated
-units, SGD's rates were 0.80 to 1.43 times the predicted ones and AdamW's 0.77 to 1.94 times in 10 such encoders, too few
-for a range. Muon's were 0.43 to 1.10 times in the BERTs, 0.75 to 1.55 times in the Pre-LN encoders and 0.82 to 1.78
-times with gated units.
+units, SGD's rates were 0.80 to 1.43 times the predicted ones and AdamW's 0.77 to 1.94 times in 10 such encoders, too
+few for a range. Muon's were 0.43 to 1.10 times in the BERTs, 0.75 to 1.55 times in the Pre-LN encoders and 0.82 to
+1.78 times with gated units.
 
 With plain units in causal Pre-LN networks, there are 40 or more for each optimizer. SGD's and AdamW's largest numbers
 of Pre-LN with plain or gated units are from predictions with one group of positions, which long causal sequences still
