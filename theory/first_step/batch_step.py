@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 from scipy.special import softmax
 
-from theory.coverage import holds_words
+from theory.coverage import NoRuleError, holds_words
 from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
 from theory.first_step.rules import RULES, Rules, muon_rule_of_batch
@@ -251,11 +251,14 @@ def batch_steps(
 
     Raises:
         ValueError: an optimizer is not known.
-        NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
+        NoRuleError: `first_step` has no rule for the network with at most 64 tokens, or words are masked and a tied
+            head has no transform.
 
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch, frequencies = sequences * stack.tokens, _frequencies(law, stack.vocab)
+    if masked and holds_words(stack):
+        raise NoRuleError("theory has no rule for a first step with masked words and no transform before a tied head.")
     if of_batch <= positions and networks is None:
         same: dict[str, Any] = {"positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked}
         batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
@@ -394,10 +397,10 @@ class _Positions:
         words, masses = words[order], (order < have) / have
         keys = np.where(masses > 0.0, share / have, (1.0 - share) / (count - have))
         labels = np.maximum(1, np.rint(of_batch * share * masses)).astype(int)
-        sequences = of_batch // stack.tokens
-        attention = np.asarray(np.kron(np.eye(sequences), equal_weights(stack, stack.tokens)))
-        if of_batch > count:
-            attention, sequences = _attention(stack, of_batch, keys, generator)
+        attention, sequences = (
+            _attention(stack, of_batch, keys, generator) if of_batch > count
+            else (np.kron(np.eye(each := of_batch // stack.tokens), equal_weights(stack, stack.tokens)), each)
+        )  # fmt: skip
         return cls(words, masses, masses, labels, attention, (masses > 0.0) & (words < vocab - 1), sequences)
 
     @property
