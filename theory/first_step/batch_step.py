@@ -401,7 +401,9 @@ class _Positions:
             _attention(stack, of_batch, keys, generator) if of_batch > count
             else (np.kron(np.eye(each := of_batch // stack.tokens), equal_weights(stack, stack.tokens)), each)
         )  # fmt: skip
-        return cls(words, masses, masses, labels, attention, (masses > 0.0) & (words < vocab - 1), sequences)
+        return cls(
+            words, masses, masses, labels, np.asarray(attention), (masses > 0.0) & (words < vocab - 1), sequences
+        )
 
     @property
     def alike(self) -> NDArray[np.bool_]:
