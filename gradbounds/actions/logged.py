@@ -117,7 +117,7 @@ def predict_logged(
         "", *verdict[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",
-        title(stack), *note_lines(notes),
+        title(stack), *note_lines(notes, masked=healthy.line.masked),
     ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": is_fine, "logged_loss": read.line.loss,

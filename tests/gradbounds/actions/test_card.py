@@ -135,6 +135,14 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
+# The sampled first steps for batches of a text, without and with masked words.
+SAMPLED = {
+    name: one
+    for words in ("batch", "masked")
+    for name, one in json.loads((FOLDER / f"{words}-steps.json").read_text(encoding="utf-8"))["networks"].items()
+}
+
+
 @pytest.mark.parametrize(
     "flags",
     ["--placement pre", "--placement pre --ffn gated --activation silu", "--placement post", "--placement peri"],
@@ -173,14 +181,22 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     ends = float(f"{peaks[0]:.2g}"), float(f"{peaks[-1]:.2g}")
     assert learning_rate.PEAKS == (*ends, len(peaks), min(lengths), max(lengths))
     assert learning_rate.RAMPS == (round(failed[1], 2), len(failed) - 1, len(failed))
-    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
     assert f"Measured critical rates were within {limits[0]:g} to {limits[1]:g} " in said
-    units = {"pre plain": "(un)?tied", "pre gated": "(gated|llama)", "pre experts": "experts", "post": "(post|bert)"}
-    for kind, (_, ranges) in RATE_RANGES.items():
+    units = {
+        "none pre": "masked pre", "none post": "(post|(masked )?bert)", "pre plain": "(un)?tied",
+        "pre gated": "(gated|llama)", "pre experts": "experts", "post": "(post|bert)",
+    }  # fmt: skip
+    for kind, (words, ranges) in RATE_RANGES.items():
         pattern = next((word for name, word in units.items() if name in kind), "peri")
+        # One network with experts or masked words has all optimizers; others have one.
+        counted = {
+            re.sub(r"(experts|masked)(.*) \w+$", r"\1\2", name)
+            for name in SAMPLED if re.search(rf"^\d+ \d+ {pattern} .*({'|'.join(ranges)})$", name)
+        }  # fmt: skip
+        assert len(counted) == sum(map(int, re.findall(r"\d+(?= )", words))), kind
         for least, largest in {*ranges.values()}:
             names = "|".join(name for name, ends in ranges.items() if ends == (least, largest))
-            drawn = [one for name, one in networks.items() if re.search(rf"^\d+ \d+ {pattern} .*({names})$", name)]
+            drawn = [one for name, one in SAMPLED.items() if re.search(rf"^\d+ \d+ {pattern} .*({names})$", name)]
             times = sorted(1 / one["critical_rate"] for one in drawn if one["scale"] is not None)
             # With one group of positions, as in long sequences, networks had 1.7, 1.6 and 2.8 (commit 7d62a4f5).
             most = [largest] * (kind in ("causal pre gated", "causal pre plain") and names != "muon")
@@ -210,10 +226,9 @@ def test_losses_rise_where_they_were_sampled():
 
 def test_muons_words_are_those_of_measured_networks(capsys):
     """An error is printed only where at least four of five changes of the loss were within it."""
-    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
 
     def drawn(kinds, least=1):
-        found = {name: one for name, one in networks.items() if re.search(rf"^\d+ \d+ {kinds} \d+ muon$", name)}
+        found = {name: one for name, one in SAMPLED.items() if re.search(rf"^\d+ \d+ {kinds} \d+ muon$", name)}
         return [one for name, one in found.items() if int(name.split()[-2]) >= least]
 
     def within(rows):
@@ -239,6 +254,10 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == network.startswith("pre")
         assert "matrices of the layers and the output matrix, with the learning rate R as torch" in printed[network]
         assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
+    assert (
+        f" ({ends(drawn('masked bert'), 'critical_rate')} times in {len(drawn('masked bert'))} BERTs "
+        "with 15% masked words)" in printed["post"]
+    )
     for placement, kinds, title in (("post", "(post (un)?tied|bert)", "Post-LN"), ("peri", "peri .*", "Peri-LN")):
         rates = (
             f"{ends(drawn(kinds), 'critical_rate')} times the predicted ones in {len(drawn(kinds))} {title} networks"
