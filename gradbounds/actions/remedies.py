@@ -270,7 +270,7 @@ def change_rows(
     if run is not None and "embedding_scale" in change.values:
         milder = [each["embedding_scale"] for _, each in _smaller(run.values["stack"], change, 0.39)]
         flags += "".join(f",{value:g}" for value in milder)
-        cost = f"{_cost_text(change, table)}code{', milder' * bool(milder)}: "
+        cost = f"{_cost_text(change, table)}code{''.join(f' ({value:g} is milder)' for value in milder)}: "
     return [
         card_row(
             "alike tokens" if change.is_for_all else _EVENED,

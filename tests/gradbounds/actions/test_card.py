@@ -98,7 +98,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert set(same) <= {*"\n".join(own).replace("\n" + " " * 19, " ").split("\n")}, "one estimate for both"
     assert main(["predict", *model, "--batch", "1000"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)more: below(?s:.*)\nStep 1 of a run: ", said)
+    assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)table: below(?s:.*)\nStep 1 of a run: ", said)
 
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
@@ -129,7 +129,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = (rates[row["optimizer"]][name] for name in ("rate", "low", "high"))
-        pattern = r"second order: loss falls up to (\S+), rises from (\S+) on"
+        pattern = r"lowers the loss up to (\S+); raises it from (\S+) \(second"
         printed = re.match(pattern, value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([low, high], rel=0.06)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
@@ -297,9 +297,9 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "".join(capsys.readouterr()),
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
-    assert "rises from 1 on; exact: rises from 4 or later" in card._rate_lines(known | {"evidence": "extrapolated"})[1]
+    assert "raises it from 1 (second order), from 4 or later (exact)" in card._rate_lines(known | {"evidence": "extrapolated"})[1]
     known["adam"] = known["adam"] | {"rises": 0.0}
-    assert card._rate_lines(known | {"evidence": ""})[1].endswith("; exact: may rise earlier")
+    assert card._rate_lines(known | {"evidence": ""})[1].endswith(", perhaps earlier (exact)")
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -398,7 +398,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, " on; exact: may rise earlier"),
+        (lambda positions: 1 / positions, " (second order), perhaps earlier (exact)"),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -753,7 +753,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
     assert norms == ([None, None] if tokens else sizes)
     first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
-    cost = rf"add {'at most ' if tokens else ''}(\S+)% of the stream's mean square \(now (\S+)%\); code, milder: --"
+    cost = rf"add {'at most ' if tokens else ''}(\S+)% of the stream's mean square \(now (\S+)%\); code \(\S+ is milder\): --"
     after, now = map(float, re.search(cost, row).groups())
     streams = [each["stream's rms, last / first layer"] for each in (numbers, compared["numbers"])]
     shares = [100 * (1 - stream**-2) for stream in [*streams, less["stream's rms, last / first layer"]]]

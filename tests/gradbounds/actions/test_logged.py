@@ -144,7 +144,7 @@ def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
     """A slow network is refined within 1% of the edge of what is predicted; a loss alone refutes an untied cause."""
     monkeypatch.setattr(logged_theory, "_SOON", 0.0)
     for norm, is_coarse in ((1.0, True), (math.exp(2.58 * healthy.norm_deviation / healthy.norm), False), (12.0, True)):
-        assert ("; quick: --batch within 1%)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
+        assert ("; quick: +-1%)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
     norms = judged(tmp_path, healthy.loss + 0.5, healthy.norm).to_frame().set_index("cause")["gradient_norm"]
     assert norms.index[norms.isna()].tolist() == ["W^O and W2 are not scaled by the depth"]
 
@@ -226,7 +226,7 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
     near = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.4))
     causes = [near, *(replace(near, words=f"the norm is of one device's gradient, over {k}") for k in range(3))]
     verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
-    assert verdict.endswith(" To decide, repeat.") and f" ({1.04 * norm:.3g} times; log: {norm})" in rows[norm < 1.2]
+    assert verdict.endswith(" To decide, repeat.") and f" ({1.04 * norm:.3g} times; log: {norm}, 4% off)" in rows[norm < 1.2]
     assert [row.startswith("  a text in") for row in rows[:3]] == [norm < 1.2, False, norm > 1.2] and first in rows[0]
     assert "one device's gradient, one device with the whole batch has the predicted norm" in rows[-1]
     theory = SimpleNamespace(
