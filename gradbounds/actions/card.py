@@ -56,6 +56,7 @@ from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     MEASURED_SCALES,
     POSITIONS,
+    MaskedWordsError,
     batch_steps,
     cost_of_steps,
     measured_rates,
@@ -399,6 +400,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
                 batch, [*RATES], sequences, law, positions=count, networks=networks,
                 multiplier=logit_multiplier(notes), masked=result.values["line"].masked,
             )  # fmt: skip
+        except MaskedWordsError as error:
+            return {"no_rule": f"unknown, as {str(error).partition(chr(59))[0]}"}
         except ValueError:  # such as a mask of its own, for one number of tokens
             return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical

@@ -10,9 +10,11 @@ import torch
 from simulate.curvature.first_step import direction, gradients, measure_step, sampled_steps
 from simulate.curvature.problems import Problem, StackModule, TokenLoss
 from theory import Stack
+from theory.first_step import rules
 from theory.first_step.batch_step import (
     ERRORS,
     BatchStep,
+    MaskedWordsError,
     _Positions,
     _Represented,
     batch_steps,
@@ -115,6 +117,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
     """
     generator, same, kept = np.random.default_rng(0), np.kron(np.eye(8), np.ones((2, 2))), 0.6
     law, found, expected, few, gains = TextLaw.zipf(1.0, 200).frequencies, [], [], [], []
+    modes = np.ones(1), np.ones(1)
     use = MatrixUse("W1", shape, shape[0] * (kept * same + (1.0 - kept) * np.eye(16))[None], np.ones((1, 16)))
     for _ in range(4):
         centres, labels = generator.standard_normal((8, shape[0])), generator.choice(200, 512, p=law)
@@ -128,7 +131,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
         stepped = (left * newton_schulz(singular / np.linalg.norm(singular))) @ right
         products = ((sums := (of_each := deltas.reshape(16, 32, -1)).sum(1)) @ sums.T)[None]
         varied = 32 * of_each.var(1, ddof=1).sum(-1) / (sums**2).sum(-1)
-        given = np.full(16, 32), same != np.eye(16), varied, np.unique(labels, return_counts=True)[1], np.ones(1), 1
+        given = np.full(16, 32), same != np.eye(16), varied, np.unique(labels, return_counts=True)[1], modes, 1, 512
         rule, of_noise = (muon_rule_of_batch(*given, noise=noise) for noise in (False, True))
         stepped *= max(1.0, shape[1] / shape[0]) ** 0.5
         expected.append((fresh @ stepped * sums).sum())
@@ -188,6 +191,28 @@ def test_positions_represent_masked_words():
         for name in ("gain", "curvature"):
             off = np.log(getattr(few, name) / np.mean([getattr(one, name) for one in exact]))
             assert (abs(off) < np.log(2)) == close, (share, name, off)
+
+
+@pytest.mark.parametrize(("sequences", "share", "masked"), [(1, 0.99, 16), (2, 0.99, 32), (8, 0.1, 13), (64, 0.15, 32)])
+def test_as_many_positions_are_masked_as_a_batch_has_words(sequences, share, masked):
+    """All words of a small batch, 10% of 128, and half of the positions; each position represents some words."""
+    stack, most = replace(STACK, mask="none", tokens=16), min(64, 16 * sequences)
+    law, generator = LAW.frequencies, np.random.default_rng(0)
+    chosen = _Positions.masked(stack, 16 * sequences, law, most, generator, share)
+    assert (chosen.masses > 0.0).sum() == masked and chosen.masses.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(chosen.attention.sum(-1), 1.0)
+    pairs = rules._pair_factors, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "_pair_factors", lambda *given: pairs[1].append(given[2]) or pairs[0](*given))
+        step = batch_steps(stack, ["muon"], sequences, LAW, masked=share)["muon"]
+    assert 0.0 < min(pairs[1]) <= max(pairs[1]) <= 1.0 and step.critical_rate > 0.0
+
+
+def test_masked_words_without_a_rule_are_refused():
+    tied = replace(STACK, mask="none", embeddings="tied")
+    for stack, share, reason in ((tied, 0.15, "tied"), (replace(tied, embeddings="untied"), 0.01, "0.32 masked")):
+        with pytest.raises(MaskedWordsError, match=f"a first step of {reason} "):
+            batch_steps(stack, ["sgd"], 16, LAW, masked=share)
 
 
 def test_a_small_batch_costs_eight_batches():
