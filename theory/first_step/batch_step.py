@@ -106,12 +106,12 @@ The range of n networks contains the next one with probability (n − 1)/(n + 1)
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 3.7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. For SGD and
-AdamW in six causal Pre-LN networks with two layers and 16 or 64 sequences, gains were within 7% of the sampled ones if
-the text's words were in random order. In the text's own order, SGD's sampled gain was 1.02 to 1.41 times as large.
+token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Six
+causal Pre-LN networks had two layers and 16 or 64 sequences, and SGD or AdamW. With the text's words in random order,
+gains were within 7% of the sampled ones. In the text's own order, SGD's sampled gain was 1.02 to 1.41 times as large.
 
-Muon's rates were 0.69 to 1.17 times the predicted ones in 18 Post-LN networks and 0.65 to 1.28 times in 9 Peri-LN
-networks, too few for a range.
+Muon's rates were 0.69 to 1.17 times the predicted ones in 18 Post-LN networks. In 9 Peri-LN networks, they were 0.65
+to 1.28 times the predicted ones. These are too few for a range.
 """
 
 
@@ -130,26 +130,30 @@ on captions and a book. Gemma's loss rose at 0.3 times AdamW's critical rate.
 """
 
 
-def measured_rates(stack: Stack, multiplier: float = 1.0) -> tuple[str, Ranges, Ranges]:
+def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -> tuple[str, Ranges, Ranges]:
     """Return the entry of `RATE_RANGES` for a network, and that of `RISES` if losses were sampled in its kind.
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
             embeddings that are multiplied as Gemma's. In such classes, rates were 2 to 3.7 times the predicted ones.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
+        masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.
+            All Pre-LN encoders had masked words, and no loss was sampled in them.
     """
     units = {"none": "", "sum": "experts"}[stack.router_norm] if stack.experts else stack.ffn
     is_multiplied = stack.embeddings == "tied" and stack.embedding_scale != stack.init_std
     is_other = stack.lower_share or multiplier != 1.0 or stack.layout == "parallel" or is_multiplied
+    is_pre_encoder = stack.mask == "none" and stack.placement == "pre"
+    is_other = is_other or (is_pre_encoder if not masked else stack.mask != "none")
     networks, ranges = RATE_RANGES.get(f"{stack.mask} {stack.placement} {units}" * (not is_other), ("", {}))
-    return networks, ranges, RISES[stack.placement] if ranges and not stack.experts else {}
+    return networks, ranges, RISES[stack.placement] if ranges and not (stack.experts or is_pre_encoder) else {}
 
 
-MEASURED_SCALES = 0.2, 1.35
-"""The smallest and largest factor of `BatchStep.rescaled` at which Pre-LN networks' critical rates were measured.
+MEASURED_SCALES = {"pre": (0.53, 1.35), "post": (0.72, 1.08), "peri": (0.55, 1.61)}
+"""The smallest and largest factor of `BatchStep.rescaled` at which critical rates were measured, by placement.
 
-Above, the factor may be from noise, which the curvature does not share. In OPT's Post-LN class, the factor was 2.0, and
-the measured rates were 1.7 (AdamW) and 3 (SGD) times the predicted ones.
+Source: tests/evidence/batch-steps.json. Above, the factor may be from noise, which the curvature does not share. In
+OPT's Post-LN class, the factor was 2.0, and the measured rates were 1.7 (AdamW) and 3 (SGD) times the predicted ones.
 """
 
 # The most positions of one frequent token id.
@@ -300,7 +304,11 @@ def batch_steps(
 
 
 def _check_masked(stack: Stack, number: float) -> None:
-    """Raise `MaskedWordsError` if there is no rule for a batch with a mean number of masked words."""
+    """Check that there is a rule for a batch with a mean number of masked words.
+
+    Raises:
+        MaskedWordsError: there is no rule.
+    """
     if holds_words(stack) or number < 1.0:
         raise MaskedWordsError(
             "theory has no rule for a first step of "
@@ -402,7 +410,8 @@ class _Positions:
     ) -> Self:  # fmt: skip
         """Represent a batch with a share of masked words, of which each position represents as many.
 
-        The other positions only serve as keys and values. They are at least half of all, except in a small batch. [MASK] is the rarest token id. Labels are independent of ids: a kept word is its own label with 10% only.
+        The other positions only serve as keys and values. They are at least half of all, except in a small batch.
+        [MASK] is the rarest token id. Labels are independent of ids: a kept word is its own label with 10% only.
         """
         vocab, most = stack.vocab, count // 2 if of_batch > count else count
         have = max(1, min(most, round(share * of_batch)))
@@ -542,7 +551,10 @@ def cost_of_steps(
     seconds = stack.depth * layer + (2e-8 + 1e-9 * n) * (1 + tied) * logits
     kept = heads * n * (16 * count * n if tied else 12 * (n + stack.key_width)) + 12 * count * n**2 + 8 * samples * n
     numbers, muon = stack.depth * kept + 5 * samples * n**2 + (9 if tied else 5) * logits, "muon" in optimizers
-    return Cost((len(optimizers) + 1.7 * muon) * batches * seconds, 8.0 * (1 + muon) * numbers)
+    # Each mode has 700 numbers in three arrays.
+    modes = min(_seen(stack), _EXACT_MODES) * (muon and stack.mask == "causal")
+    whole = (len(optimizers) + 1.7 * muon) * batches * seconds + 1e-8 * modes**2
+    return Cost(whole, 8.0 * ((1 + muon) * numbers + 2100 * modes))
 
 
 def _network_count(positions: int, vocab: int) -> int:

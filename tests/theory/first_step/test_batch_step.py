@@ -15,6 +15,7 @@ from theory.first_step.batch_step import (
     ERRORS,
     BatchStep,
     MaskedWordsError,
+    _attention_modes,
     _Positions,
     _Represented,
     batch_steps,
@@ -24,6 +25,7 @@ from theory.first_step.experts import Experts
 from theory.first_step.motion import TokenMotion, sample_mean
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import MatrixUse, muon_rule, muon_rule_of_batch, newton_schulz, sign_rule
+from theory.mean_field.inputs import equal_weights
 from theory.mean_field.text_law import TextLaw
 from theory.stack.weights import gain
 
@@ -206,6 +208,45 @@ def test_as_many_positions_are_masked_as_a_batch_has_words(sequences, share, mas
         patch.setattr(rules, "_pair_factors", lambda *given: pairs[1].append(given[2]) or pairs[0](*given))
         step = batch_steps(stack, ["muon"], sequences, LAW, masked=share)["muon"]
     assert 0.0 < min(pairs[1]) <= max(pairs[1]) <= 1.0 and step.critical_rate > 0.0
+
+
+@pytest.mark.parametrize(("mask", "share"), [("causal", 1.0), ("none", 1.0), ("none", 0.15)])
+def test_noise_between_labels_and_attention_follows_its_law(mask, share):
+    """For d → ∞, N has the singular values of A'(E − p), with labels E of the counted positions and their law p.
+
+    In 16 sequences, tr N'N g/(1 + N'N g) is within 8% of the second law, also with 15% masked words.
+    """
+    generator, stack, p = np.random.default_rng(0), replace(STACK, tokens=32, mask=mask), LAW.frequencies
+    attention, g, found = np.kron(np.eye(16), equal_weights(stack, 32)), np.arange(-2.0, 9.0), []
+    for _ in range(4):
+        counted, labels = generator.permutation(512) < 512 * share, generator.choice(256, 512, p=p)
+        squares = np.linalg.svd(attention.T @ (counted[:, None] * (np.eye(256)[labels] - p)), compute_uv=False) ** 2
+        modes, repeated = _attention_modes(stack), np.bincount(labels[counted])
+        law = rules._noise_laws(repeated[repeated > 0], modes[0], 16 * modes[1])[1]
+        drawn = (1.0 - 1.0 / (1.0 + np.outer(np.exp(g), squares / squares.sum()))).sum(-1)
+        found.append(drawn / np.interp(g, *law))
+    np.testing.assert_allclose(np.mean(found, axis=0), 1.0, atol=0.08)
+
+
+@pytest.mark.parametrize("tokens", [2049, 4096])
+def test_attention_weights_of_long_sequences_have_the_formulas_values(tokens, monkeypatch):
+    """The law of noise is within 3% of exact singular values, whose number and mean follow from the weights."""
+    stack, repeated, laws = replace(STACK, tokens=tokens), np.arange(1, 100), []
+    for most in (2048, tokens):
+        monkeypatch.setattr("theory.first_step.batch_step._EXACT_MODES", most)
+        modes, numbers = _attention_modes(stack)
+        assert numbers.sum() == tokens
+        laws.append(rules._noise_laws(repeated, modes, 4.0 * numbers)[1])
+    assert modes.sum() == pytest.approx((1.0 / np.arange(1, tokens + 1)).sum())
+    g = np.arange(-4.0, 8.0)
+    np.testing.assert_allclose(*(np.interp(g, *law) for law in laws), rtol=0.03)
+
+
+def test_factors_of_pairs_reduce_the_products_in_a_group():
+    """With cosines of 0.8 in a group and 0.2 between two groups, a quarter of the pairs keeps its product."""
+    near = np.kron(np.eye(2), np.ones((2, 2))) - np.eye(4) > 0.0
+    gradient = np.outer(sizes := np.arange(1.0, 5.0), sizes) * (np.eye(4) + 0.8 * near + 0.2 * (1.0 - near - np.eye(4)))
+    np.testing.assert_allclose(rules._pair_factors(gradient, near, 0.25), np.where(near, 0.25 + 0.75 / 4, 1.0))
 
 
 def test_masked_words_without_a_rule_are_refused():
