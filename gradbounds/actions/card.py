@@ -56,7 +56,6 @@ from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     MEASURED_SCALES,
     POSITIONS,
-    MaskedWordsError,
     batch_steps,
     cost_of_steps,
     measured_rates,
@@ -362,8 +361,7 @@ def rate_range(
         masked: share of masked words.
     """
     low, high = measured_rates(stack, multiplier, masked)[1].get(optimizer, (0.0, math.inf))
-    is_far = evidence(stack, scales) == "extrapolated"
-    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if is_far else (low, high)
+    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if evidence(stack, scales) == "extrapolated" else (low, high)
 
 
 def evidence(stack: Stack, scales: Sequence[float]) -> str:
@@ -404,10 +402,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
                 batch, [*RATES], sequences, law, positions=count, networks=networks,
                 multiplier=logit_multiplier(notes), masked=result.values["line"].masked,
             )  # fmt: skip
-        except MaskedWordsError as error:
+        except ValueError as error:  # such as few masked words, or a mask of its own for one number of tokens
             return {"no_rule": f"unknown, as {str(error).partition(chr(59))[0]}"}
-        except ValueError:  # such as a mask of its own, for one number of tokens
-            return {"no_rule": f"no prediction with {count} tokens"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         rescaled = {name: steps[name].rescaled(scale) for name in RATES}
         critical = {name: rescaled[name].critical_rate for name in RATES}

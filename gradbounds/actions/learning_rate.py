@@ -154,12 +154,13 @@ def predict_rate(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
             f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )
-    kind = times, masked
-    limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, [scale], name, *kind) for name in moves}
+    limits = {
+        name: (0.0, math.inf) if scale is None else rate_range(stack, [scale], name, times, masked) for name in moves
+    }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     known = f", {evidence(stack, [scale or 0.0])}" * any(math.isfinite(high) for _, high in limits.values())
-    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, *kind)[2]
+    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times, masked)[2]
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -170,7 +171,8 @@ def predict_rate(
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
-            *_evidence_lines(_measured(stack, optimizers, *kind), _exact(rises, optimizers), stack, scale), *slowed,
+            *_evidence_lines(_measured(stack, optimizers, times, masked), _exact(rises, optimizers), stack, scale),
+            *slowed,
             *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -276,11 +278,9 @@ def _verdicts(
 
 def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None) -> list[str]:
     """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    known = textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False)
-    if scale is None:
-        return [*known, _UNSCALED]
-    is_far = evidence(stack, [scale]) == "extrapolated"
-    return [*known, *([_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [])]
+    is_far = scale is not None and evidence(stack, [scale]) == "extrapolated"
+    far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
+    return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
 def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float, masked: float) -> str:

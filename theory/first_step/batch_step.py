@@ -142,9 +142,9 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
     """
     units = {"none": "", "sum": "experts"}[stack.router_norm] if stack.experts else stack.ffn
     is_multiplied = stack.embeddings == "tied" and stack.embedding_scale != stack.init_std
-    is_other = stack.lower_share or multiplier != 1.0 or stack.layout == "parallel" or is_multiplied
     is_pre_encoder = stack.mask == "none" and stack.placement == "pre"
-    is_other = is_other or (is_pre_encoder if not masked else stack.mask != "none")
+    is_kind = stack.mask == "none" if masked else not is_pre_encoder
+    is_other = not is_kind or stack.lower_share or multiplier != 1.0 or stack.layout == "parallel" or is_multiplied
     networks, ranges = RATE_RANGES.get(f"{stack.mask} {stack.placement} {units}" * (not is_other), ("", {}))
     return networks, ranges, RISES[stack.placement] if ranges and not (stack.experts or is_pre_encoder) else {}
 
@@ -165,10 +165,6 @@ _SAMPLES = 256
 
 # The most tokens of a sequence whose causal attention weights have exact singular values, and the number beyond it.
 _EXACT_MODES = 2048
-
-
-class MaskedWordsError(NoRuleError):
-    """An error for a batch of masked words whose first step theory cannot predict."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,14 +257,11 @@ def batch_steps(
     Raises:
         ValueError: an optimizer is not known.
         NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
-        MaskedWordsError: the batch has less than one masked word on average, or tied embeddings give masked
-            words own logits.
+        NoRuleError: less than one word of the batch is masked, or tied embeddings give positions own logits.
 
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch, frequencies = sequences * stack.tokens, _frequencies(law, stack.vocab)
-    if masked:
-        _check_masked(stack, of_batch * masked)
     if of_batch <= positions and networks is None:
         same: dict[str, Any] = {"positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked}
         batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
@@ -295,29 +288,12 @@ def batch_steps(
         single = chosen if masked else chosen.single(of_batch)
         repeated = generator.multinomial(round(of_batch * (masked or 1.0)), frequencies)
         many = _Represented.of(stack, single, frequencies, seed, generator, networks, multiplier)
-        varied, groups = many.varied(single, frequencies), (single.groups, of_batch / _seen(stack))
-        given = single.labels, single.alike, varied, repeated[repeated > 0], _attention_modes(stack), *groups
+        varied, modes = many.varied(single, frequencies), _attention_modes(stack, of_batch)
+        given = single.labels, single.alike, varied, repeated[repeated > 0], *modes, single.groups
         rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
         step, noise_gain = many.step(name, roles[name], rules[0]), many.step(name, roles[name], rules[1]).gain
         steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
     return steps
-
-
-def _check_masked(stack: Stack, number: float) -> None:
-    """Check that there is a rule for a batch with a mean number of masked words.
-
-    Raises:
-        MaskedWordsError: there is no rule.
-    """
-    if holds_words(stack) or number < 1.0:
-        raise MaskedWordsError(
-            "theory has no rule for a first step of "
-            + (
-                "tied embeddings without output transform if words are masked; its positions must have different ids."
-                if holds_words(stack)
-                else f"{number:.2g} masked words in a batch, less than one; take more sequences (--batch)."
-            )
-        )
 
 
 def _mean(steps: Sequence[BatchStep]) -> BatchStep:
@@ -412,7 +388,18 @@ class _Positions:
 
         The other positions only serve as keys and values. They are at least half of all, except in a small batch.
         [MASK] is the rarest token id. Labels are independent of ids: a kept word is its own label with 10% only.
+
+        Raises:
+            NoRuleError: less than one word is masked on average, or tied embeddings give positions own logits.
         """
+        if holds_words(stack) or share * of_batch < 1.0:
+            raise NoRuleError(
+                "theory has no rule for a first step of "
+                + "tied embeddings without output transform if words are masked; use such a transform."
+                * holds_words(stack)
+                + f"{share * of_batch:.2g} masked words in a batch, less than one; use a larger batch."
+                * (not holds_words(stack))
+            )
         vocab, most = stack.vocab, count // 2 if of_batch > count else count
         have = max(1, min(most, round(share * of_batch)))
         mask, noise, kept = REPLACED
@@ -551,10 +538,9 @@ def cost_of_steps(
     seconds = stack.depth * layer + (2e-8 + 1e-9 * n) * (1 + tied) * logits
     kept = heads * n * (16 * count * n if tied else 12 * (n + stack.key_width)) + 12 * count * n**2 + 8 * samples * n
     numbers, muon = stack.depth * kept + 5 * samples * n**2 + (9 if tied else 5) * logits, "muon" in optimizers
-    # Each mode has 700 numbers in three arrays.
-    modes = min(_seen(stack), _EXACT_MODES) * (muon and stack.mask == "causal")
-    whole = (len(optimizers) + 1.7 * muon) * batches * seconds + 1e-8 * modes**2
-    return Cost(whole, 8.0 * ((1 + muon) * numbers + 2100 * modes))
+    # Each singular value has 700 numbers in three arrays.
+    modes, steps = min(stack.tokens, _EXACT_MODES) * (stack.mask == "causal"), (len(optimizers) + 1.7 * muon) * batches
+    return Cost(steps * seconds + 1e-8 * muon * modes**2, 8.0 * ((1 + muon) * numbers + 2100 * muon * modes))
 
 
 def _network_count(positions: int, vocab: int) -> int:
@@ -562,29 +548,33 @@ def _network_count(positions: int, vocab: int) -> int:
     return int(np.clip(_NUMBERS // (positions * vocab), _LEAST, _MOST))
 
 
-def _seen(stack: Stack) -> int:
-    """Return the number of tokens of a sequence; a window's tokens count as a sequence."""
-    return min(stack.tokens, stack.window or stack.tokens)
+def _attention_modes(stack: Stack, of_batch: int) -> tuple[Array, Array, float]:
+    """Return squared singular values of attention weights A, their numbers in a batch, and its number of sequences.
 
+    Queries and keys are zero, and a window's tokens count as a sequence. Without a mask, one value of a sequence is not
+    0. Under a causal mask, A⁻¹ has t on its diagonal and −t below it. For T tokens, more than `_EXACT_MODES`, the k-th
+    smallest eigenvalue of A⁻¹A⁻ᵀ is 1/4 + 4 x² by the WKB approximation, with
 
-def _attention_modes(stack: Stack) -> tuple[Array, Array]:
-    """Return squared singular values of a sequence's attention weights A with zero queries and keys, and their numbers.
+        k − 1/4 = (2/π) (T asin(x/T) + x arcosh(T/x)).
 
-    Without a mask, one of them is not 0. Under a causal mask, A⁻¹ has t on its diagonal and −t below it. For T tokens,
-    more than `_EXACT_MODES`, the k-th smallest eigenvalue of A⁻¹A⁻ᵀ is 1/4 + 4 x² by the WKB approximation, with
-    k − 1/4 = (2/π) (T asin(x/T) + x arcosh(T/x)). A share of T that increases with k then has one value. The first
-    values are up to 9% too large, and the law of `_noise_laws` is within 2.5% at T = 2048 and 8192.
+    Adjacent k have one value. The largest squares are up to 9% too large, and the law of `_noise_laws` is within 2.5%.
+
+    Args:
+        stack: the network.
+        of_batch: number of positions of the batch.
     """
+    sequences = of_batch / (last := min(stack.tokens, stack.window or stack.tokens))
     if stack.mask != "causal":
-        return np.ones(1), np.ones(1)
-    t = np.arange(1.0, 1 + (last := _seen(stack)))
+        return np.ones(1), np.full(1, sequences), sequences
     if last <= _EXACT_MODES:
-        return np.asarray(1.0 / eigvalsh_tridiagonal(t**2 + (t - 1.0) ** 2, -(t[:-1] ** 2))), np.ones(last)
+        squares = np.arange(0.0, 1 + last) ** 2
+        exact = 1.0 / eigvalsh_tridiagonal(squares[1:] + squares[:-1], -squares[1:-1])
+        return np.asarray(exact), np.full(last, sequences), sequences
     edges = np.unique(np.geomspace(1, last + 1, _EXACT_MODES).astype(int)) - 1
     x = np.geomspace(0.01, last, _EXACT_MODES)
-    k = (last * np.arcsin(x / last) + x * np.arccosh(last / x)) * 2.0 / np.pi
-    found = np.interp((edges[1:] + edges[:-1]) / 2.0 + 0.25, k, x)
-    return 1.0 / (0.25 + 4.0 * found**2), np.diff(edges).astype(float)
+    below = (last * np.arcsin(x / last) + x * np.arccosh(last / x)) * 2.0 / np.pi
+    found = np.interp((edges[1:] + edges[:-1]) / 2.0 + 0.25, below, x)
+    return 1.0 / (0.25 + 4.0 * found**2), np.diff(edges) * sequences, sequences
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:

@@ -265,7 +265,7 @@ def muon_rule(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 
 def muon_rule_of_batch(
     labels: NDArray[np.integer], alike: NDArray[np.bool_], varied: Array, repeated: NDArray[np.integer],
-    modes: tuple[Array, Array], groups: int, sequences: float, *, noise: bool = False,
+    modes: Array, of_modes: Array, sequences: float, groups: int, *, noise: bool = False,
 ) -> Rule:  # fmt: skip
     """Return Muon's rule for positions of which each represents several positions of a batch.
 
@@ -285,14 +285,14 @@ def muon_rule_of_batch(
         alike: mask of the positions that are like those which a position represents, (N, N).
         varied: share of the squared sum of gradients by which the gradients in this sum differ, (N,).
         repeated: number of positions with each label.
-        modes: squared singular values of a sequence's attention weights, and how many have each value; (K,) both.
-        groups: number of groups of positions that share contexts; position i is in group i modulo this number.
+        modes: squared singular values of the attention weights of the batch's sequences, (K,).
+        of_modes: number of singular values with each square, (K,).
         sequences: number of sequences in the batch, or more if only the tokens of a window share contexts.
+        groups: number of groups of positions that share contexts; position i is in group i modulo this number.
         noise: whether the change is along the own parts of gradients instead of the shared parts. Its product with all
             gradients is their gain.
     """
-    laws = _noise_laws(repeated, modes[0], sequences * modes[1])
-    group = np.arange(len(labels)) % groups
+    laws, group = _noise_laws(repeated, modes, of_modes), np.arange(len(labels)) % groups
     near = (group[:, None] == group) & ~np.eye(len(labels), dtype=bool)
 
     def rule(use: MatrixUse, gradient: Array) -> Array:

@@ -211,12 +211,9 @@ def test_losses_rise_where_they_were_sampled():
 def test_measured_scales_are_those_of_sampled_networks():
     """By placement, the smallest and largest factor is the stored one, rounded outwards to two digits."""
     networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
-    found = dict[str, list[float]]()
-    for name, one in networks.items():
-        kind = {"bert": "post"}.get(first := name.split()[2], first)
-        found.setdefault(kind if kind in MEASURED_SCALES else "pre", []).append(one["scale"])
     for placement, (low, high) in MEASURED_SCALES.items():
-        scales = found[placement]
+        kinds = {"post": "post|bert", "peri": "peri"}.get(placement, "(?!post|bert|peri)")
+        scales = [one["scale"] for name, one in networks.items() if re.match(rf"\d+ \d+ ({kinds})", name)]
         assert 0.0 <= min(scales) - low < 0.01 and 0.0 <= high - max(scales) < 0.01, placement
 
 
@@ -306,10 +303,9 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     assert [len(measured_rates(each)[2]) for each in (plain, *others)] == [3, 0, 0, 0], "where losses were sampled"
     assert [card.rate_range(plain, [scale], "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
     assert [card.evidence(plain, scales)[:2] for scales in ([0.52], [0.53, 1.35], [1.08, 1.36])] == ["ex", "in", "ex"]
-    encoder = replace(plain, mask="none")
-    kinds = [(encoder, 0.15), (encoder, 0.0), (replace(encoder, placement="post"), 0.0), (plain, 0.15)]
-    known_kinds = [measured_rates(each, 1.0, masked)[1:] for each, masked in kinds]
-    assert [tuple(map(bool, each)) for each in known_kinds] == [(1, 0), (0, 0), (1, 1), (0, 0)], "rates and losses"
+    kinds = [("pre", "none", 0.15), ("pre", "none", 0.0), ("post", "none", 0.0), ("pre", "causal", 0.15)]
+    sampled = (measured_rates(replace(plain, placement=where, mask=mask), 1.0, share) for where, mask, share in kinds)
+    assert [tuple(map(bool, each[1:])) for each in sampled] == [(1, 0), (0, 0), (1, 1), (0, 0)], "rates and losses"
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
         "evidence": "in 9 of 10 networks"
     }
