@@ -85,8 +85,8 @@ _LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 
-# Below this factor of the tangent kernel, the error of a critical rate is larger: few such networks were measured.
-_LEAST_SCALE, _ROUGH = 0.5, 2.5
+# The error of a critical rate at factors of the tangent kernel that were not measured.
+_ROUGH = 2.5
 
 # Limits of the ratios of numbers by 64 positions to those by 8 to 32: of critical rates for 13 published models, with
 # medians of 0.85 and 0.93, and the least of the kernel's factor for 11 models (0.86 to 4.0).
@@ -345,26 +345,29 @@ def _first_step_of_run(
     return replace(known, line=line, texts=norms_of_texts(step.stack, step.text, line), result=result)
 
 
-def rate_range(stack: Stack, scale: float, optimizer: Optimizer, multiplier: float = 1.0) -> tuple[float, float]:
+def rate_range(
+    stack: Stack, scales: Sequence[float], optimizer: Optimizer, multiplier: float = 1.0, masked: float = 0.0
+) -> tuple[float, float]:
     """Return the smallest and largest measured critical rate divided by the predicted one.
 
-    They contain the rates of 9 in 10 networks at least. The result is (0, inf) where no network was measured.
+    They contain the rates of 9 in 10 networks at least, and are wider at other factors than the measured ones. The
+    result is (0, inf) where no network was measured.
 
     Args:
         stack: the network.
-        scale: the factor of `BatchStep.rescaled`; few measured networks are below 0.5, none below `MEASURED_SCALES`.
+        scales: the factor of `BatchStep.rescaled`, or the limits of its error.
         optimizer: name of the optimizer.
         multiplier: constant by which the model multiplies its output logits.
+        masked: share of masked words.
     """
-    low, high = measured_rates(stack, multiplier)[1].get(optimizer, (0.0, math.inf))
-    return (
-        (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if not _LEAST_SCALE < scale <= MEASURED_SCALES[1] else (low, high)
-    )
+    low, high = measured_rates(stack, multiplier, masked)[1].get(optimizer, (0.0, math.inf))
+    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if evidence(stack, scales) == "extrapolated" else (low, high)
 
 
-def evidence(scale: float) -> str:
-    """Name the evidence for the range of a critical rate, by the factor of `BatchStep.rescaled`."""
-    return "in 9 of 10 networks" if MEASURED_SCALES[0] <= scale <= MEASURED_SCALES[1] else "extrapolated"
+def evidence(stack: Stack, scales: Sequence[float]) -> str:
+    """Name the evidence for the range of a network's critical rate, by the factors of `rate_range`."""
+    low, high = MEASURED_SCALES.get(stack.placement, (0.0, math.inf))
+    return "in 9 of 10 networks" if low <= min(scales) and max(scales) <= high else "extrapolated"
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
@@ -399,23 +402,21 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
                 batch, [*RATES], sequences, law, positions=count, networks=networks,
                 multiplier=logit_multiplier(notes), masked=result.values["line"].masked,
             )  # fmt: skip
-        except ValueError:  # such as a mask of its own, for one number of tokens
-            return {"no_rule": f"no prediction with {count} tokens"}
+        except ValueError as error:  # such as few masked words, or a mask of its own for one number of tokens
+            return {"no_rule": f"unknown, as {str(error).partition(chr(59))[0]}"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         rescaled = {name: steps[name].rescaled(scale) for name in RATES}
         critical = {name: rescaled[name].critical_rate for name in RATES}
     exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
     fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
-    least = scale * least_scale
-    ranges, rises = (
-        {name: rate_range(stack, least, name, logit_multiplier(notes)) for name in RATES},
-        measured_rates(stack, logit_multiplier(notes))[2],
-    )
+    kind, scales = (logit_multiplier(notes), result.values["line"].masked), (scale * least_scale, scale)
+    ranges = {name: rate_range(stack, scales, name, *kind) for name in RATES}
+    rises = measured_rates(stack, *kind)[2]
     if not all(rate > 0.0 for rate in critical.values()):
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {view}"}
-    return {"positions": count, "kernel_scale": scale, "evidence": evidence(least)} | {
+    return {"positions": count, "kernel_scale": scale, "evidence": evidence(stack, scales)} | {
         name: {
             "rate": rate,
             "low": rate * fewer[name] * ranges[name][0] or None,

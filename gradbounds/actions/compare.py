@@ -446,7 +446,10 @@ def _step(
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`MEASURED_SCALES`).
     is_far = critical["evidence"] == "extrapolated"
-    ranges = {name: rate_range(stack, critical["kernel_scale"], name, logit_multiplier(notes)) for name in RATES}
+    ranges = {
+        name: rate_range(stack, [critical["kernel_scale"]], name, logit_multiplier(notes), line.masked)
+        for name in RATES
+    }
     factors = {name: max(high, 1.0 / low) for name, (low, high) in ranges.items() if low}
     unsure = "" if factors else "the error of the critical rates, which is not measured in such networks"
     return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factors=factors)

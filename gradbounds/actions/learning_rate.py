@@ -28,6 +28,7 @@ from theory.configurations.vectors import has_own_rates, logit_multiplier
 from theory.coverage import NoRuleError, gaps, require
 from theory.first_step.batch_step import (
     ERRORS,
+    MEASURED_SCALES,
     BatchStep,
     Ranges,
     batch_steps,
@@ -153,11 +154,13 @@ def predict_rate(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
             f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )
-    limits = {name: (0.0, math.inf) if scale is None else rate_range(stack, scale, name, times) for name in moves}
+    limits = {
+        name: (0.0, math.inf) if scale is None else rate_range(stack, [scale], name, times, masked) for name in moves
+    }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    known = f", {evidence(scale or 0.0)}" * any(math.isfinite(high) for _, high in limits.values())
-    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times)[2]
+    known = f", {evidence(stack, [scale or 0.0])}" * any(math.isfinite(high) for _, high in limits.values())
+    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times, masked)[2]
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -168,8 +171,8 @@ def predict_rate(
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
-            *_evidence_lines(_measured(stack, optimizers, times), _exact(rises, optimizers), scale), *slowed,
-            *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False),
+            *_evidence_lines(_measured(stack, optimizers, times, masked), _exact(rises, optimizers), stack, scale),
+            *slowed, *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
         ],
     )  # fmt: skip
@@ -273,15 +276,16 @@ def _verdicts(
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _evidence_lines(measured: str, exact: str, scale: float | None) -> list[str]:
+def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None) -> list[str]:
     """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    far = [_UNSCALED] if scale is None else [_FAR.format(scale)] * (evidence(scale) == "extrapolated")
+    is_far = scale is not None and evidence(stack, [scale]) == "extrapolated"
+    far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
     return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
-def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float) -> str:
+def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float, masked: float) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
-    networks, ranges, _ = measured_rates(stack, multiplier)
+    networks, ranges, _ = measured_rates(stack, multiplier, masked)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
         return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
@@ -312,7 +316,7 @@ def _muon_lines(stack: Stack) -> list[str]:
 
 _FAR = (
     "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
-    "were measured only from 0.2 to 1.35), so that the printed ranges are wider than the measured ones."
+    "were measured only from {:g} to {:g} for this placement), so that printed ranges are wider than measured ones."
 )
 _MUON_RATES = (
     "Muon's measured critical rates were {} times the predicted ones in {} with plain units, too few for a range."

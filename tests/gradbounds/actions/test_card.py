@@ -23,7 +23,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
-from theory.first_step.batch_step import RATE_RANGES, RISES, BatchStep, measured_rates
+from theory.first_step.batch_step import MEASURED_SCALES, RATE_RANGES, RISES, BatchStep, measured_rates
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
 
@@ -224,8 +224,17 @@ def test_losses_rise_where_they_were_sampled():
     assert known == {key: (min(times), max(times)) for key, times in found.items()}
 
 
+def test_measured_scales_are_those_of_sampled_networks():
+    """By placement, the smallest and largest factor is the stored one, rounded outwards to two digits."""
+    networks = json.loads((FOLDER / "batch-steps.json").read_text(encoding="utf-8"))["networks"]
+    for placement, (low, high) in MEASURED_SCALES.items():
+        kinds = {"post": "post|bert", "peri": "peri"}.get(placement, "(?!post|bert|peri)")
+        scales = [one["scale"] for name, one in networks.items() if re.match(rf"\d+ \d+ ({kinds})", name)]
+        assert 0.0 <= min(scales) - low < 0.01 and 0.0 <= high - max(scales) < 0.01, placement
+
+
 def test_muons_words_are_those_of_measured_networks(capsys):
-    """An error is printed only where at least four of five changes of the loss were within it."""
+    """An error is printed only where at least four of five changes of the loss in ten networks were within it."""
 
     def drawn(kinds, least=1):
         found = {name: one for name, one in SAMPLED.items() if re.search(rf"^\d+ \d+ {kinds} \d+ muon$", name)}
@@ -304,15 +313,18 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
     ranges = [
-        card.rate_range(replace(gated, placement=placement), 0.5, "adam", times)
+        card.rate_range(replace(gated, placement=placement), [0.5], "adam", times)
         for placement, times in (("pre", 1.0), ("post", 1.0), ("pre", 0.125))
     ]
     assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
     plain = Stack(placement="pre", mask="causal", embeddings="tied", init_std=0.02, embedding_scale=0.02)
     others = replace(plain, embedding_scale=0.32), replace(plain, layout="parallel"), replace(plain, experts=4)
     assert [len(measured_rates(each)[2]) for each in (plain, *others)] == [3, 0, 0, 0], "where losses were sampled"
-    assert [card.rate_range(plain, scale, "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
-    assert [card.evidence(scale)[:2] for scale in (0.19, 0.2, 1.35, 1.36)] == ["ex", "in", "in", "ex"]
+    assert [card.rate_range(plain, [scale], "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
+    assert [card.evidence(plain, scales)[:2] for scales in ([0.52], [0.53, 1.35], [1.08, 1.36])] == ["ex", "in", "ex"]
+    kinds = [("pre", "none", 0.15), ("pre", "none", 0.0), ("post", "none", 0.0), ("pre", "causal", 0.15)]
+    sampled = (measured_rates(replace(plain, placement=where, mask=mask), 1.0, share) for where, mask, share in kinds)
+    assert [tuple(map(bool, each[1:])) for each in sampled] == [(1, 0), (0, 0), (1, 1), (0, 0)], "rates and losses"
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
         "evidence": "in 9 of 10 networks"
     }
@@ -512,7 +524,7 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
     ends = by_layer(batch["layers"], "grad_W2")
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
-    monkeypatch.setattr("gradbounds.actions.card.MEASURED_SCALES", (1e9, 1e9))
+    monkeypatch.setattr("gradbounds.actions.card.MEASURED_SCALES", {"pre": (1e9, 1e9)})
     assert main(["predict", *model, *change, "--batch", "64"]) == 0
     monkeypatch.undo()
     said = capsys.readouterr().out

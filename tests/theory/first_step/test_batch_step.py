@@ -10,9 +10,11 @@ import torch
 from simulate.curvature.first_step import direction, gradients, measure_step, sampled_steps
 from simulate.curvature.problems import Problem, StackModule, TokenLoss
 from theory import NoRuleError, Stack
+from theory.first_step import rules
 from theory.first_step.batch_step import (
     ERRORS,
     BatchStep,
+    _attention_modes,
     _Positions,
     _Represented,
     batch_steps,
@@ -22,6 +24,7 @@ from theory.first_step.experts import Experts
 from theory.first_step.motion import TokenMotion, sample_mean
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import MatrixUse, muon_rule, muon_rule_of_batch, newton_schulz, sign_rule
+from theory.mean_field.inputs import equal_weights
 from theory.mean_field.text_law import TextLaw
 from theory.stack.weights import gain
 
@@ -115,6 +118,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
     """
     generator, same, kept = np.random.default_rng(0), np.kron(np.eye(8), np.ones((2, 2))), 0.6
     law, found, expected, few, gains = TextLaw.zipf(1.0, 200).frequencies, [], [], [], []
+    modes = np.ones(1), np.full(1, 512), 512, 1
     use = MatrixUse("W1", shape, shape[0] * (kept * same + (1.0 - kept) * np.eye(16))[None], np.ones((1, 16)))
     for _ in range(4):
         centres, labels = generator.standard_normal((8, shape[0])), generator.choice(200, 512, p=law)
@@ -128,7 +132,7 @@ def test_positions_that_represent_many_move_as_these_do(shape):
         stepped = (left * newton_schulz(singular / np.linalg.norm(singular))) @ right
         products = ((sums := (of_each := deltas.reshape(16, 32, -1)).sum(1)) @ sums.T)[None]
         varied = 32 * of_each.var(1, ddof=1).sum(-1) / (sums**2).sum(-1)
-        given = np.full(16, 32), same != np.eye(16), varied, np.unique(labels, return_counts=True)[1], np.ones(1), 1
+        given = np.full(16, 32), same != np.eye(16), varied, np.unique(labels, return_counts=True)[1], *modes
         rule, of_noise = (muon_rule_of_batch(*given, noise=noise) for noise in (False, True))
         stepped *= max(1.0, shape[1] / shape[0]) ** 0.5
         expected.append((fresh @ stepped * sums).sum())
@@ -190,6 +194,58 @@ def test_positions_represent_masked_words():
         for name in ("gain", "curvature"):
             off = np.log(getattr(few, name) / np.mean([getattr(one, name) for one in exact]))
             assert (abs(off) < np.log(2)) == close, (share, name, off)
+
+
+@pytest.mark.parametrize(("sequences", "share", "masked"), [(1, 0.99, 16), (2, 0.99, 32), (8, 0.1, 13), (64, 0.15, 32)])
+def test_as_many_positions_are_masked_as_a_batch_has_words(sequences, share, masked, monkeypatch):
+    """All words of a small batch, 10% of 128, and half of the positions; each position represents some words."""
+    stack, (factors, given) = replace(STACK, mask="none", tokens=16), (rules._pair_factors, [])
+    monkeypatch.setattr(rules, "_pair_factors", lambda *args: given.append(args[2]) or factors(*args))
+    generator, count = np.random.default_rng(0), min(64, 16 * sequences)
+    masses = _Positions.masked(stack, 16 * sequences, LAW.frequencies, count, generator, share).masses
+    assert (masses > 0.0).sum() == masked and masses.sum() == pytest.approx(1.0)
+    assert batch_steps(stack, ["muon"], sequences, LAW, masked=share)["muon"].critical_rate > 0.0
+    assert 0.0 < min(given) <= max(given) <= 1.0, "shares of the pairs of a group in one sequence"
+
+
+@pytest.mark.parametrize(("mask", "share"), [("causal", 1.0), ("none", 1.0), ("none", 0.15)])
+def test_noise_between_labels_and_attention_follows_its_law(mask, share):
+    """For d → ∞, N has the singular values of A'(E − p), with labels E of the counted positions and their law p.
+
+    In 16 sequences, tr N'N g/(1 + N'N g) is within 8% of the second law, also with 15% masked words.
+    """
+    generator, stack, p = np.random.default_rng(0), replace(STACK, tokens=32, mask=mask), LAW.frequencies
+    attention, g = np.kron(np.eye(16), equal_weights(stack, 32)), np.arange(-2.0, 9.0)
+    counted, labels = generator.permutation(512) < 512 * share, generator.choice(256, 512, p=p)
+    squares = np.linalg.svd(attention.T @ (counted[:, None] * (np.eye(256)[labels] - p)), compute_uv=False) ** 2
+    (modes, numbers, _), repeated = _attention_modes(stack, 512), np.bincount(labels[counted])
+    law = rules._noise_laws(repeated[repeated > 0], modes, numbers)[1]
+    drawn = (1.0 - 1.0 / (1.0 + np.outer(np.exp(g), squares / squares.sum()))).sum(-1)
+    np.testing.assert_allclose(np.interp(g, *law), drawn, rtol=0.08)
+
+
+def test_attention_weights_of_long_sequences_have_the_formulas_values(monkeypatch):
+    """The law of noise is within 3% of exact singular values; those have the mean square of the weights."""
+    stack, g, laws = replace(STACK, tokens=4096), np.arange(-4.0, 8.0), []
+    for most in (2048, 4096):
+        monkeypatch.setattr("theory.first_step.batch_step._EXACT_MODES", most)
+        modes, numbers, _ = _attention_modes(stack, 4 * 4096)
+        laws.append(np.interp(g, *rules._noise_laws(np.arange(1, 100), modes, numbers)[1]))
+    assert numbers @ modes == pytest.approx(4.0 * (1.0 / np.arange(1, 4097)).sum())
+    np.testing.assert_allclose(*laws, rtol=0.03)
+
+
+def test_factors_of_pairs_reduce_the_products_in_a_group():
+    """With cosines of 0.8 in a group and 0.2 between two groups, a quarter of the pairs keeps its product."""
+    near = np.kron(np.eye(2), np.ones((2, 2))) - np.eye(4) > 0.0
+    gradient = np.outer(sizes := np.arange(1.0, 5.0), sizes) * (np.eye(4) + 0.8 * near + 0.2 * (1.0 - near - np.eye(4)))
+    np.testing.assert_allclose(rules._pair_factors(gradient, near, 0.25), np.where(near, 0.25 + 0.75 / 4, 1.0))
+
+
+@pytest.mark.parametrize(("embeddings", "share", "reason"), [("tied", 0.15, "tied"), ("untied", 0.01, "0.32 masked")])
+def test_masked_words_without_a_rule_are_refused(embeddings, share, reason):
+    with pytest.raises(NoRuleError, match=f"^theory has no rule for a first step of {reason} "):
+        batch_steps(replace(STACK, mask="none", embeddings=embeddings), ["sgd"], 16, LAW, masked=share)
 
 
 def test_a_small_batch_costs_eight_batches():
