@@ -359,7 +359,8 @@ def code_of(before: Stack, after: Stack, drawn: str | None = None) -> list[str]:
         f"{change} {weights} > {after.heads}]  # no biases per head",
     ]
     return [
-        "In torch, once, on real weights (not meta), before sharding and the optimizer; Megatron's: --drawn-by megatron:",
+        "In torch, once, on real weights (not meta), before sharding and the optimizer; Megatron's: "
+        "--drawn-by megatron:",
         *["config.tie_word_embeddings = False  # before model = ...(config)"] * untied, *lines,
     ]  # fmt: skip
 
