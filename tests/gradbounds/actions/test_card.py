@@ -775,18 +775,17 @@ def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, code, last):
     """The log's verdict and exit code stay without a rule for the rate; notes are printed once, costs are of both."""
     (log := tmp_path / "run.jsonl").write_text('{"step": 1, "loss": 4.2}\n')
     model, logged = ("--like", "gpt2", *_TINY[:-2], "--drawn-by", code), ("--logged", str(log))
-    said = output(capsys, *model, *logged, "--learning-rate", "1e-3", code=1)
+    rate = ("--learning-rate", "1e-3")
+    said = output(capsys, *model, *logged, *rate, code=1)
     assert said.startswith("Step 1: not as predicted: the loss is ") and re.search(last, said)
-    assert [said.count(f"\n{note} ") for note in ("Weights are", "Defaults of", "Fields of the configuration without")] == [
-        1, 1, 1,
-    ]  # fmt: skip
-    both = found(capsys, *model, *logged, "--learning-rate", "1e-3", code=1)
+    notes = ("Weights are drawn ", "Defaults of the class, ", "Fields of the configuration without ")
+    assert [said.count(f"\n{note}") for note in notes] == [1, 1, 1]
+    both = found(capsys, *model, *logged, *rate, code=1)
     assert both.items() >= found(capsys, *model, *logged, code=1).items() and both["as_it_should_be"] is False
     if code == "mup:32":
         assert both["no_rule"].startswith("theory has no rule for a first step at ")
         return
-    flags = (logged, ("--learning-rate", "1e-3"))
-    assert both["learning_rate"] == found(capsys, *model, *flags[1])["learning_rate"]
-    parts = [found(capsys, *model, *each, "--dry-run") for each in (*flags, flags[0] + flags[1])]
+    assert both["learning_rate"] == found(capsys, *model, *rate)["learning_rate"]
+    parts = [found(capsys, *model, *flags, "--dry-run") for flags in (logged, rate, logged + rate)]
     assert parts[2]["seconds"] == parts[0]["seconds"] + parts[1]["seconds"]
     assert parts[2]["bytes"] == max(part["bytes"] for part in parts[:2])
