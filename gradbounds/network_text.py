@@ -355,9 +355,12 @@ def unread_line(notes: Sequence[Note], most: int = 6) -> list[str]:
     return [f"Not read by {CLASSES[str(model_type(notes))].name}: {', '.join(keys)}" for _ in keys[:1]]
 
 
-def note_lines(notes: Sequence[Note]) -> list[str]:
-    """List the fields of a configuration that are not predicted, have default values, or have no effect."""
-    lines = [f"- {note}" for note in notes if note.what == "left out"]
+def note_lines(notes: Sequence[Note], *, masked: float = 0.0) -> list[str]:
+    """List the fields of a configuration that are not predicted, have default values, or have no effect.
+
+    With a share of masked words, their note is omitted, because they are predicted.
+    """
+    lines = [f"- {note}" for note in notes if note.what == "left out" and not (masked and note.field == "masked words")]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"} - {"router_aux_loss_coef"}))
     return [

@@ -230,7 +230,8 @@ def predict_batch(
                 f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
                 f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
             ] * (law is None and stack.embeddings == "tied"),  # theory omits tokens that two sequences share
-            _included(stack.embeddings, family, vectors), "", title(stack), *drawn_lines(notes), *note_lines(notes),
+            _included(stack.embeddings, family, vectors), "", title(stack), *drawn_lines(notes),
+            *note_lines(notes, masked=line.masked),
         ],
     )  # fmt: skip
 

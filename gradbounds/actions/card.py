@@ -278,8 +278,8 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 def _fitted(rows: Sequence[str]) -> list[str]:
     # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, the reasons for
-    # matrices, AdamW's epsilon, and other reasons, in this order.
-    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  AdamW's", "  why ")
+    # matrices, AdamW's epsilon, other reasons, and the line above step 1, in this order.
+    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  AdamW's", "  why ", "See `alike")
     for least in (dropped[:count] for count in range(len(dropped) + 1)):
         lines = [
             part
@@ -531,7 +531,7 @@ def _run_lines(
     return [
         *lines, card_row("loss", loss), card_row("gradient norm", norm),
         *share_rows(
-            squares, stack, norms, f"; more: {'below' if first.is_fine else f'--batch {BATCH}'}",
+            squares, stack, norms, f"; table: {'below' if first.is_fine else f'--batch {BATCH}'}",
             first.result.values["reasons_of_largest"],
         ),
     ]  # fmt: skip
@@ -546,7 +546,7 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
     of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
-    return [f"{lines[0]}; more: {rest}", *lines[1:]] if lines else []
+    return [f"{lines[0]}; table: {rest}", *lines[1:]] if lines else []
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -567,17 +567,13 @@ def _rate_text(ends: Mapping[str, float | None]) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    text = f"second order: loss falls up to {low}, rises from {high} on"
+    text = f"lowers the loss up to {low}; raises it from {high} (second order)"
     if ends["rises"] is None:
         return text
-    exact = (
-        f"rises from {rises} or later"
-        if ends["rises"] >= (ends["high"] or 0.0)
-        else f"may rise from {rises} on"
-        if ends["rises"]
-        else "may rise earlier"
-    )
-    return f"{text}; exact: {exact}"
+    exact = f"perhaps from {rises}" if ends["rises"] else "perhaps earlier"
+    if ends["rises"] >= (ends["high"] or 0.0):
+        exact = f"from {rises} or later"
+    return f"{text}, {exact} (exact)"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

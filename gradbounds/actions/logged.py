@@ -54,9 +54,12 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
-# The measurements that decide an undecided verdict: about another text, one without a prediction, and the step.
+# The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
+# a prediction, and the step.
 _DECIDING = (
     "repeat with --text FILE, the token ids of your batch, because a usual text could explain the log",
+    "test the other causes, then repeat with --text FILE, the token ids of your batch: no text of --text english or "
+    "code explains the log, but another usual text could",
     "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
     "log the number of the step, because later steps have a smaller loss",
 )
@@ -114,7 +117,7 @@ def predict_logged(
         "", *verdict[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",
-        title(stack), *note_lines(notes),
+        title(stack), *note_lines(notes, masked=healthy.line.masked),
     ]  # fmt: skip
     values = {
         "stack": stack, "batch": batch, "as_it_should_be": is_fine, "logged_loss": read.line.loss,
@@ -206,7 +209,10 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    doubts = (bool(texts), is_missing and not far, printed.step is None and off < -BEYOND)
+    doubts = (
+        any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing and not far,
+        printed.step is None and off < -BEYOND,
+    )  # fmt: skip
     lines = [*_off_lines(healthy, printed, ranked, [*itertools.compress(_DECIDING, doubts)]), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
@@ -228,10 +234,13 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     verdict, tested = "undecided" if doubts else "not as predicted", sum(cause.tried for cause in ranked)
     decide = f" To decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
+    near = sorted([cause for cause in ranked if cause.explains(printed)], key=lambda each: not each.is_text)
     near = sorted(
-        [cause for cause in ranked if cause.explains(printed)][:MOST_CAUSES],
-        key=lambda each: (not each.is_text, ", and " in each.words, each.distance(printed)),
-    )
+        near[:MOST_CAUSES],
+        key=lambda each: (
+            not each.is_text or each.is_fitted, ", and " in each.words, each.is_text, each.distance(printed)
+        ),
+    )  # fmt: skip
     shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
         return [

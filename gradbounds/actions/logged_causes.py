@@ -60,7 +60,7 @@ class Cause:
 
     @property
     def is_text(self) -> bool:
-        """Return whether the cause is another text."""
+        """Return whether the cause is another text; it is fitted if it is unlike all of --text english and code."""
         return self.words.startswith("a text")
 
     def distance(self, logged: LogLine) -> float:

@@ -37,8 +37,11 @@ from theory.mean_field.token_groups import Coarse
 
 # Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 #
-# Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
-_USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
+# Twelve English texts without hard line breaks reach 0.0167, by seven tokenizers. Seven further texts with such breaks,
+# indents or short lines reach 0.0214, by GPT-2's tokenizer (docs/report.md). A small tokenizer may have letters, 0.069.
+_USUAL_REPEATS = ((32_000, 0.0050, 0.0214), (2, 0.0050, 0.069))
+# The largest share of tokens that repeat the previous token: code comments by GPT-2's tokenizer (docs/report.md).
+_USUAL_RUNS = 0.079
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
@@ -205,7 +208,10 @@ def text_causes(
     """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
     The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
-    text. The list is empty if no text explains the log, or, from 32,000 tokens on, if no measured text does.
+    text. The list is empty if no text explains the log. A text unlike all of --text english and code is fitted.
+
+    The logits of tied embeddings prefer the position's own token. A lower loss is explained by tokens that repeat the
+    previous token, such as the blanks of indents, up to their usual share.
 
     Args:
         stack: the network.
@@ -214,47 +220,73 @@ def text_causes(
         logged: first step of the log.
     """
     _, least, most = next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
-    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
+    norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
+    # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
+    runs = (
+        [(start[1].loss, start[0])]
+        if start is not None and stack.embeddings == "tied" and Cause("", start[1]).offs(logged)[0] < -BEYOND
+        else []
+    )
     for _ in range(_MOST_TEXTS):
         wanted, guess = (least * most) ** 0.5, None
         if start is not None:
-            kappa, line = start
-            wanted = min(max(kappa * repeats_of_norm(stack, line, norm), least), most)
-            guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / kappa))
-            # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
-            guess = replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
+            wanted, guess = _guess(stack, *start, norm, (least, most))
         exponent = _exponent(wanted, stack.vocab)
         if (
-            any(abs(exponent - other) < _SAME for other in tried)
+            not runs
+            and any(abs(exponent - other) < _SAME for other in tried)
             or guess is not None
-            and not Cause("", guess).explains(logged)
+            and not Cause("", replace(guess, loss=loss) if runs else guess).explains(logged)
         ):
             break
         tried.append(exponent)
-        law = TextLaw.zipf(exponent, stack.vocab)
+        law, like = TextLaw.zipf(exponent, stack.vocab), f", like --text zipf:{exponent:.3g}"
+        if runs:
+            share = _USUAL_RUNS if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
+            law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
+            like = f" and {share:.1%} of tokens repeat the previous one"
         start = law.across, predicted(law)
-        measured, is_near = _measured_text(stack, *start, logged)
+        runs += [(start[1].loss, share)] if runs else []
+        measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
         cause = Cause(
-            f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
-            f"(usual texts: {least:g} to {most:g}{measured})", start[1],
+            f"a text in which two tokens are equal with probability {law.across:.3g}{like} "
+            f"(usual texts: {least:g} to {most:g}{measured})", start[1], is_fitted=not is_near,
         )  # fmt: skip
-        if is_near and cause.explains(logged):
+        if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
-        if nearest and nearest[0].distance(logged) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
+        off = cause.offs(logged)[0]
+        if nearest and nearest[0].distance(logged) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
             break
     return nearest
 
 
-def _measured_text(stack: Stack, repeats: float, line: FirstLine, logged: LogLine) -> tuple[str, bool]:
-    # Name the measured text with the nearest probability of equal tokens, and return whether it explains a log, by an
-    # estimate. A small vocabulary has no measured texts.
+def _guess(
+    stack: Stack, repeats: float, line: FirstLine, norm: float, limits: tuple[float, float]
+) -> tuple[float, FirstLine]:
+    # Estimate the probability of equal tokens, within limits, of a text with a norm, and its first line.
+    wanted = min(max(repeats * repeats_of_norm(stack, line, norm), limits[0]), limits[1])
+    guess = multiplied(line, 1.0, times_of_repeats(stack, line, wanted / repeats))
+    # The relative error of an estimated norm, as a standard deviation; 0.05 was the largest.
+    return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
+
+
+def _measured_text(
+    stack: Stack, repeats: float, line: FirstLine, logged: LogLine, *, is_like: bool
+) -> tuple[str, bool]:
+    # Name the text of --text english or code with the nearest probability of equal tokens, and return whether it
+    # explains a log, by an estimate. A small vocabulary has no such texts.
     if stack.vocab < LEAST_VOCAB:
         return "", True
-    laws = {kind: token_law(kind, stack.vocab).kappa_of_texts for kind in KINDS}
-    texts = {f"{kind} {text}": kappa for kind, kappas in laws.items() for text, kappa in kappas.items()}
+    texts = {
+        f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
+    }
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
-    is_near = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(logged)
-    return f"; nearest measured text: {name}, {kappa:.2g}", is_near
+    other = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats)))
+    is_near = is_like and other.explains(logged)
+    return (
+        f"; {'' if is_near else 'no text of --text english or code explains the log, '}nearest measured text: {name}, "
+        f"{kappa:.2g}", is_near,
+    )  # fmt: skip
 
 
 def _exponent(repeats: float, words: int) -> float:

@@ -270,7 +270,7 @@ def change_rows(
     if run is not None and "embedding_scale" in change.values:
         milder = [each["embedding_scale"] for _, each in _smaller(run.values["stack"], change, 0.39)]
         flags += "".join(f",{value:g}" for value in milder)
-        cost = f"{_cost_text(change, table)}code{', milder' * bool(milder)}: "
+        cost = f"{_cost_text(change, table)}code{''.join(f' ({value:g} is milder)' for value in milder)}: "
     return [
         card_row(
             "alike tokens" if change.is_for_all else _EVENED,
@@ -359,8 +359,7 @@ def code_of(before: Stack, after: Stack, drawn: str | None = None) -> list[str]:
         f"{change} {weights} > {after.heads}]  # no biases per head",
     ]
     return [
-        "In torch, once, on real weights (not meta), before sharding and the optimizer; Megatron's: "
-        "--drawn-by megatron:",
+        "In torch, once, on real weights (not meta), before sharding and optimizers; Megatron's: --drawn-by megatron:",
         *["config.tie_word_embeddings = False  # before model = ...(config)"] * untied, *lines,
     ]  # fmt: skip
 

@@ -407,14 +407,21 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     assert main(batch) == 0 and (rough in " ".join(capsys.readouterr().out.split())) is not is_decoder
     batch[-3:] = "8", "--tokens", "16"
     assert main([*batch, "--learning-rate", "1e-3"]) == 0
-    assert ("\n15% of the words are masked, and the others do not" in capsys.readouterr().out) is not is_decoder
+    said = capsys.readouterr().out
+    assert ("\n15% of the words are masked, and the others do not" in said) is not is_decoder and "0.15" not in said
     assert main([*batch, "--dry-run"]) == 0
     assert "critical learning rates" in capsys.readouterr().out
     assert main(batch) == 0
     said = capsys.readouterr().out
-    assert ("; 15% masked)" in said) is not is_decoder and "Not tested: masked words" not in said
+    assert (
+        ("; 15% masked)" in said) is not is_decoder
+        and "masked words =" not in said
+        and "Not tested: masked" not in said
+    )
     assert ("\nBefore masking, two tokens are equal with probability 0.0724.\n" in said) is not is_decoder
-    assert ("only a batch of text has them, with this share (--loss-share)" in said) is not is_decoder
+    assert (
+        main([*batch, "--text", "distinct"]) == 0 and ("share (--loss-share)" in capsys.readouterr().out) != is_decoder
+    )
     for share, masked in ("0.3", not is_decoder), ("1", False):
         assert main([*batch, "--loss-share", share]) == 0 and ("; 30% masked)" in capsys.readouterr().out) is masked
     assert main([*batch, "--loss-share", "0"]) == 2 and "a number in (0, 1], got 0" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import torch
 
 from simulate.curvature.first_step import direction, gradients, measure_step, sampled_steps
 from simulate.curvature.problems import Problem, StackModule, TokenLoss
-from theory import Stack
+from theory import NoRuleError, Stack
 from theory.first_step.batch_step import (
     ERRORS,
     BatchStep,
@@ -183,6 +183,8 @@ def test_positions_represent_masked_words():
         chosen = _Positions(hidden, counts / 19, counts / 19, counts + ~counts, pattern, counts < 0, 8)
         every = _Represented.of(stack, chosen, LAW.frequencies, seed, generator, 1)
         exact.append(every.step("sgd", ["WV", "WO", "W1", "W2", "Wemb"]))
+    with pytest.raises(NoRuleError, match="masked words and no transform before a tied head"):
+        batch_steps(replace(stack, embeddings="tied"), ["sgd"], 8, LAW, masked=0.3)
     for share, close in (0.3, True), (0.0, False):
         few = batch_steps(stack, ["sgd"], 8, LAW, masked=share, positions=32)["sgd"]
         for name in ("gain", "curvature"):
