@@ -269,15 +269,12 @@ def _whole_numbers() -> tyro.constructors.ConstructorRegistry:
 
 def _whole(word: str) -> int:
     try:
-        return int(word)
-    except ValueError:
-        try:
-            number = Decimal(word)
-        except InvalidOperation:
-            number = Decimal("nan")
-        if not number.is_finite() or number.adjusted() > 30 or number != number.to_integral_value():
-            raise ValueError(f"it must be an integer, such as 512 or 1e6, got {word!r}") from None
-        return int(number)
+        number = Decimal(word)
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite() or number.adjusted() > 300 or number != number.to_integral_value():
+        raise ValueError(f"it must be an integer, such as 512 or 1e6, got {word!r}")
+    return int(number)
 
 
 def _terminal_for_help() -> contextlib.AbstractContextManager[Any]:
@@ -312,8 +309,7 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
         arguments: the given arguments, one of which may be a misspelled word.
         program: the program's name.
     """
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
-    lines = [line for line in lines if line]
+    lines = [text for line in box.splitlines() if (text := line.strip("│╭╮╰╯ "))]
     rules = [k for k, line in enumerate(lines) if set(line) <= set("─-")]
     # Drawn with lines, the title stands in the first rule; plain, a rule of its own follows it.
     first = 2 if rules[:1] == [1] and "─" not in lines[0] else 1
@@ -336,12 +332,13 @@ def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
     unknown = re.search(r"options: --([\w-]+)", text)
     if unknown and arguments[0] == "predict" and (name := SYNONYMS.get(unknown[1].replace("-", "_"))):
         return f" Did you mean --{name.replace('_', '-')}?"
+    several = re.search(rf"--({'|'.join(FIELDS).replace('_', '-')}) ([^ -]\S*(?: [^ -]\S*)+)", " ".join(arguments))
+    if several and "options: " in text and arguments[0] == "predict":
+        return f" Give several values as --compare {several[1].replace('-', '_')}={several[2].replace(' ', ',')}."
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")
         return f" Did you mean {flag}?" if flag and flag not in arguments else ""
     if choice := re.search(r"invalid choice '(.+?)' for argument .*Expected one of \((.*?)\)", text):
         return nearest(choice[1], re.findall(r"'(.+?)'", choice[2]))
     commands = re.search(r"(?:Available subcommands: |Expected one of \{)([a-z, -]+)", text)
-    if commands is None or not arguments:
-        return ""
-    return nearest(arguments[0], commands[1].replace("- ", "-").split(", "))
+    return nearest(arguments[0], commands[1].replace("- ", "-").split(", ")) if commands and arguments else ""

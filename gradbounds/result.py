@@ -61,9 +61,11 @@ class Result:
     not_finite: bool = False
 
     def __repr__(self) -> str:
-        parts = [f"{name} of {len(table)} rows" for name, table in self.tables.items()]
-        parts += [f"{len(self.verdicts)} verdicts"] if self.verdicts else []
-        return f"<{self.about}: {', '.join([*parts, *(f'figure {name}' for name in self.figures)])}>"
+        parts = [
+            *(f"{name} of {len(table)} rows" for name, table in self.tables.items()),
+            *[f"{len(self.verdicts)} verdicts"] * bool(self.verdicts), *(f"figure {name}" for name in self.figures),
+        ]  # fmt: skip
+        return f"<{self.about}: {', '.join(parts)}>"
 
     def __str__(self) -> str:
         return "\n".join([*self.lines, *_verdict_lines(self.verdicts), *self.below, *self.differences])
@@ -128,13 +130,17 @@ def deliver(
     Raises:
         ValueError: the folder cannot be written.
     """
-    lines = [*result.lines, *_verdict_lines(result.verdicts), *result.below]
-    lines += [] if out is None else _written(result, out)
+    written = [] if out is None else _written(result, out)
     if as_json:
         verdicts = {"verdicts": list(result.verdicts)} if result.verdicts else {}
         print(json_text({"command": command, **result.values, **result.tables, **verdicts}))
     else:
-        for line in lines:  # rows of tables stay whole
+        for line in (
+            *result.lines,
+            *_verdict_lines(result.verdicts),
+            *result.below,
+            *written,
+        ):  # rows of tables stay whole
             print(line if line.startswith("  ") and not line.startswith(_INDENT) else folded(line, indent=_INDENT))
         for line in result.differences:
             print(line)

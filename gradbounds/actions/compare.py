@@ -182,7 +182,7 @@ def _tables(
         rows = [_row(name, before, after) for name in dict.fromkeys(["loss", *before.numbers, *after.numbers])]
         sides_of = {"before": before, "after": after}
         code = code_of(stacks[0], changed, drawn)
-        verdict, sides = ([_SAME], []) if changed == stacks[0] else _summary(before, after, stacks[0], changed)
+        verdict = [_SAME] if changed == stacks[0] else _summary(before, after, stacks[0], changed)
         lines += [
             *["", f"{' '.join(changes)}:"] * bool(lines),
             *verdict,
@@ -201,7 +201,7 @@ def _tables(
                 for when, step in sides_of.items()
                 if step.is_extrapolated
             ),
-            *sides,
+            *[_LOST] * any([*before.lost, *after.lost]),
             *(f"  {line}" for line in code[:1]),
             *(f"    {line}" for line in code[1:]),
         ]
@@ -220,12 +220,12 @@ def _tables(
     return lines
 
 
-def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple[list[str], list[str]]:
-    # Return for whom a change pays, which is a verdict on SGD and AdamW, and the lines on gain and cost.
+def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[str]:
+    # Return for whom a change pays: a verdict on AdamW, directly below it the gain and the cost, and a verdict on SGD.
     left_out = _left_out((before, after))
     ends = [_apart(step, left_out) for step in (before, after)]
     if math.isnan(sum(ends)):
-        return [], []
+        return []
     norms = [step.numbers["gradient norm"] for step in (before, after)]
     evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
@@ -233,9 +233,9 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
     sides: tuple[list[str], list[str]] = [], []
     times, _, error = _times(before, after, "sgd")
     rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
-    verdict = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
+    safer = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
     unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
-    verdict = [part for part in verdict if part] + [
+    evenness = [
         f"AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter{unused}. Such steps "
         "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
@@ -268,12 +268,9 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> tuple
         cost = _COST.format(*(float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor)))
         sides[1].extend([cost, *[_ROUNDED] * is_rounded_away(shares[0], changed.depth)])
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
-    listed = [f"  {head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
-    above, below = (
-        [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
-        for lines in (verdict, listed)
-    )
-    return above, [_LOST] * any([*before.lost, *after.lost]) + below
+    paid = [f"{head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
+    lines = (*safer, *paid, *evenness)
+    return [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
 
 
 def _ratios(step: _Step) -> dict[str, float]:
@@ -364,12 +361,15 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
         return f"AdamW: neither first step is known to be safer (critical rate {times:.2g}x, {error})."
     size = f"{float(f'{max(times, 1.0 / times):.2g}'):,g}x"
     sides[times < 1].append(f"AdamW's critical rate {float(f'{times:.2g}'):,g}x ({error})")
-    names = ("the network without the change", "the changed network")
-    if stack.placement != changed.placement:
-        names = TITLES[stack.placement], TITLES[changed.placement]
+    is_same = stack.placement == changed.placement
+    names = ("the network without the change", "the changed network") if is_same else (
+        TITLES[stack.placement], TITLES[changed.placement]
+    )  # fmt: skip
     safer, other = names if times < 1 else names[::-1]
-    advice = "Try the change if early steps blow up; otherwise, this rate is no reason for it."
-    advice = "This rate is a reason against the change." if times < 1 else advice
+    advice = (
+        "This rate is a reason against the change." if times < 1
+        else "Try the change if early steps blow up; otherwise, this rate is no reason for it."
+    )  # fmt: skip
     return (
         f"AdamW: {safer} has the safer first step, with a critical rate {size} as large ({error}); to start as far "
         f"below its own, {other} needs a linear warm-up {size} as long. {advice}"
@@ -414,9 +414,7 @@ def _step(
         most = f"{LARGEST_OWN_PROBABILITY:g}, the most for which theory has gradients"
         why = f"the tied network predicts its own input token with probability {error.probability:.2f}, above {most}"
         return _Step({"loss": error.loss}, why)
-    except OverBudgetError as error:
-        return _Step({}, str(error))
-    except NoRuleError as error:
+    except (OverBudgetError, NoRuleError) as error:
         return _Step({}, str(error).partition(", got ")[0])
     ratios, line = first_over_last(result.columns("layers")).items(), result.values["line"]
     stream = profiles(with_cosines(result.columns("layers")), "predicted")

@@ -150,7 +150,7 @@ def predict_rate(
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
         others = " ".join(name for name in optimizers if name not in failed)
-        raise ValueError(
+        raise NoRuleError(
             f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
             f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
         )

@@ -9,7 +9,7 @@ import tyro
 
 from gradbounds.described_network import variants
 from gradbounds.flags import LOGGED_AS, Flag, ModelFlags, check_together, given, network, optional
-from theory import Stack
+from theory import NoRuleError, Stack
 from theory.configurations import context
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -207,14 +207,27 @@ class Predict(ModelFlags):
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
 
-            rate = predict_rate(
-                asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
-                epsilon=self.adam_epsilon, plan=self.dry_run,
-            )  # fmt: skip
+            try:
+                rate = predict_rate(
+                    asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
+                    epsilon=self.adam_epsilon, plan=self.dry_run,
+                )  # fmt: skip
+            except NoRuleError as error:
+                if judged is None:
+                    raise
+                judged = replace(
+                    judged, below=["", f"--learning-rate {self.learning_rate:g} is not predicted: {error}"],
+                    values={**judged.values, "no_rule": str(error)},
+                )  # fmt: skip
         if judged and rate:
-            whole = {name: judged.values[name] + rate.values[name] for name in ("seconds", "bytes") if self.dry_run}
+            whole = {
+                name: total((judged.values[name], rate.values[name]))
+                for name, total in (("seconds", sum), ("bytes", max))  # one runs after the other
+                if self.dry_run
+            }
+            new = "\n".join(line for line in rate.lines if not line or line not in judged.lines)
             return replace(
-                judged, below=["", *rate.lines], tables={**judged.tables, **rate.tables},
+                judged, below=["", *new.rstrip().split("\n")], tables={**judged.tables, **rate.tables},
                 values={**rate.values, **judged.values, **whole},
             )  # fmt: skip
         return judged or rate or model_card(

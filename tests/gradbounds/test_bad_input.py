@@ -84,7 +84,8 @@ BAD = [
     (("predict", "--compare", "sequence_length=8"), "Did you mean tokens?"),
     (("predict", "--placement", "sideways"), "placement must be one of 'post', "),
     (("predict", "--tokens", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
-    (("predict", "--tokens", "8", "16"), "Unrecognized options: 16."),
+    (("predict", "--tokens", "8", "16"), "Unrecognized options: 16. Give several values as --compare tokens=8,16."),
+    (("predict", "--like", "gpt2", "--kv-heads", "1", "2", "--draws", "3"), "as --compare kv_heads=1,2. See "),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--draws", "3", "--layers"),
         "--learning-rate cannot be combined with --draws, --layers; it concerns only step",

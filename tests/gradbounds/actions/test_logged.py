@@ -226,7 +226,10 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
     near = Cause("the gradient is added up over 2 steps", replace(start, norm=norm * 10.4))
     causes = [near, *(replace(near, words=f"the norm is of one device's gradient, over {k}") for k in range(3))]
     verdict, _, *rows = logged._off_lines(Cause("", start), log, [*causes, *texts], ["repeat"])
-    assert verdict.endswith(" To decide, repeat.") and f" ({1.04 * norm:.3g} times; log: {norm}, 4% off)" in rows[norm < 1.2]
+    assert (
+        verdict.endswith(" To decide, repeat.")
+        and f" ({1.04 * norm:.3g} times; log: {norm}, 4% off)" in rows[norm < 1.2]
+    )
     assert [row.startswith("  a text in") for row in rows[:3]] == [norm < 1.2, False, norm > 1.2] and first in rows[0]
     assert "one device's gradient, one device with the whole batch has the predicted norm" in rows[-1]
     theory = SimpleNamespace(
