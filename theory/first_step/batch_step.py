@@ -577,8 +577,8 @@ def _attention_modes(stack: Stack, of_batch: int) -> tuple[Array, Array, float]:
     edges = np.unique(np.geomspace(1, last + 1, _EXACT_MODES).astype(int)) - 1
     x = np.geomspace(0.01, last, _EXACT_MODES)
     below = (last * np.arcsin(x / last) + x * np.arccosh(last / x)) * 2.0 / np.pi
-    found = np.interp((edges[1:] + edges[:-1]) / 2.0 + 0.25, below, x)
-    return 1.0 / (0.25 + 4.0 * found**2), np.diff(edges) * sequences, sequences
+    roots = np.interp((edges[1:] + edges[:-1]) / 2.0 + 0.25, below, x)
+    return 1.0 / (0.25 + 4.0 * roots**2), np.diff(edges) * sequences, sequences
 
 
 def _frequencies(law: TextLaw, vocab: int) -> Array:
