@@ -750,7 +750,7 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
     assert norms == ([None, None] if tokens else sizes)
     first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
-    cost = rf"add {'at most ' * bool(tokens)}(\S+)% of the stream's mean square \(now (\S+)%\); code \(\S+ is milder\): --"
+    cost = rf"add {'at most ' * bool(tokens)}(\S+)% of the stream's mean square \(now (\S+)%\); code \(\S+ is milder\)"
     after, now = map(float, re.search(cost, row).groups())
     streams = [each["stream's rms, last / first layer"] for each in (numbers, compared["numbers"])]
     shares = [100 * (1 - stream**-2) for stream in [*streams, less["stream's rms, last / first layer"]]]
