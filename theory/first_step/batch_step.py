@@ -93,10 +93,10 @@ RATE_RANGES: dict[str, tuple[str, Ranges]] = {
 
 The keys are mask, placement and units of a network. A value has the measured networks, and the range by optimizer.
 
-Encoders with masked words had batches of 1 to 64 sequences of 32 tokens (tests/evidence/masked-steps.json). With gated
-units, SGD's rates were 0.80 to 1.43 times the predicted ones and AdamW's 0.77 to 1.94 times in 10 such encoders, too
-few for a range. Muon's were 0.43 to 1.10 times in the BERTs, 0.75 to 1.55 times in the Pre-LN encoders and 0.82 to
-1.78 times with gated units.
+Encoders with masked words had batches of 1 to 64 sequences of 32 tokens (tests/evidence/masked-steps.json). Ten had
+gated units, too few for a range: SGD's rates were 0.79 to 1.44 times the predicted ones, and AdamW's 0.76 to 1.95
+times. Muon's were 0.42 to 1.10 times in the BERTs, 0.66 to 1.49 times in the Pre-LN encoders, and 0.68 to 1.63 times
+with gated units.
 
 With plain units in causal Pre-LN networks, there are 40 or more for each optimizer. SGD's and AdamW's largest numbers
 of Pre-LN with plain or gated units are from predictions with one group of positions, which long causal sequences still
@@ -127,8 +127,8 @@ RISES: dict[str, Ranges] = {
 The keys are placement and optimizer; 18 to 27 networks have each. Multiples of a network's own critical rate were
 0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16 and 32. A smallest multiple of 0 is less than 0.25, at which some losses had risen.
 Infinity is more than 32. The critical rate is to second order, and the loss itself can fall far beyond it. Source:
-tests/evidence/batch-losses.json. The smallest multiples held in 20 cases of transformers' classes with random weights,
-on captions and a book. Gemma's loss rose at 0.3 times AdamW's critical rate.
+tests/evidence/batch-losses.json. In random networks of transformers' classes, the loss rose earlier in two kinds, which
+have no entry: with parallel branches (Pythia) at 0.2 times Muon's rate, and for Gemma at 0.3 times AdamW's.
 """
 
 
@@ -137,7 +137,7 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
-            embeddings that are multiplied as Gemma's. In such classes, rates were 2 to 3.7 times the predicted ones.
+            embeddings that are multiplied as Gemma's. Sampled rates were 2 to 3.7 times the predicted ones there.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
         masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.
             All Pre-LN encoders had masked words, and no loss was sampled in them.
