@@ -196,7 +196,7 @@ class OutputMatrix:
         """
         assert self.rows is not None, "inputs are rows of it behind a transform"
         n, scale = len(self.kernel), input_scale(self.stack)
-        sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
+        sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny ** 0.4)  # whose inverse square is finite
         of_words, density, drawn = r[..., self.ids], np.zeros((len(r), n)), 0
         for rows in self._blocks(of_words):
             density = density + np.exp(-((rows @ of_words / sizes[:, None]) ** 2) / 2).sum(-2)
