@@ -252,6 +252,7 @@ def _rows(
     # Returns the rows of a card, before long ones are wrapped.
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     run, longest = None if first is None else first.result, None if "tokens" in given else context(notes)
+    layers = _layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers")
     sequence = f"Compared for one sequence of {tokens_text(stack.tokens)}, not for a batch of text"
     return [
         *[sequence] * (of.is_model and compared), *(ignored := _ignored(notes)),
@@ -260,9 +261,9 @@ def _rows(
         *(
             _one_sequence(stack, table, has_loss=not shares_ends(notes))
             if first is None
-            else [*_verdict(change), *_run_lines(first, stack, table, longest, notes)]
+            else [*_verdict(change, layers), *_run_lines(first, stack, table, longest, notes)]
         ),
-        *_layers(stack, table, run, notes, rest="below" if first and first.is_fine else "--layers"),
+        *layers,
         *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
@@ -505,10 +506,13 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _verdict(change: Remedy | None) -> list[str]:
+def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    for_all = change is not None and change.is_for_all
-    first = "See `alike tokens`" if for_all else "AdamW, Muon: nothing in step 1 calls for another initialization"
+    first = "AdamW, Muon: nothing in step 1 calls for another initialization"
+    if change is not None and change.is_for_all:
+        first = "See `alike tokens`"
+    elif any("tokens are alike" in line for line in layers):
+        first = "AdamW, Muon: tokens are alike (see below), and no tested change mends it"
     return [f"{first}; a log outside the ranges below: --logged FILE"]
 
 

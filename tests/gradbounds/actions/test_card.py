@@ -684,6 +684,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WK unknown (sampling error), WQ ")
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
     assert f"(0.88+ in {count} of 24)" in lines[2] and count < 24
+    assert "tokens are alike" in card._verdict(None, lines)[0] and "nothing" in card._verdict(None, lines[:3])[0]
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown (sampling error), WV ")
