@@ -341,7 +341,7 @@ def _first_step_of_run(
         takes = cpu_time(cost_of_batch(step.stack, law_of(step.stack, step.text), patterns)[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
-        return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
+        return replace(known, why_not=f"unknown: {str(error).partition(';')[0]}")
     line = result.values["line"]
     return replace(known, line=line, texts=norms_of_texts(step.stack, step.text, line), result=result)
 
@@ -404,7 +404,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
                 multiplier=logit_multiplier(notes), masked=result.values["line"].masked,
             )  # fmt: skip
         except ValueError as error:  # such as few masked words, or a mask of its own for one number of tokens
-            return {"no_rule": f"unknown, as {str(error).partition(chr(59))[0]}"}
+            return {"no_rule": f"unknown, as {str(error).partition(';')[0]}"}
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         rescaled = {name: steps[name].rescaled(scale) for name in RATES}
         critical = {name: rescaled[name].critical_rate for name in RATES}

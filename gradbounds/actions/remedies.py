@@ -67,7 +67,6 @@ FEW_SAMPLES = 4
 # within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
 _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
-
 _EVENED = "if you use SGD"
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
@@ -102,7 +101,7 @@ class Remedy:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether the change makes alike tokens differ, which matters to every optimizer."""
+        """Return whether the change makes alike tokens differ, which matters to every optimizer."""
         return "; cosine of two tokens" in self.effect
 
     def line(self) -> str:
@@ -136,7 +135,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     limit = replace(budget, seconds=min(most, budget.seconds), is_clocked=False)
     is_coarse = own is not None and own.arguments.get("coarse", False)
     changes = _within(stack, changes_of(stack, table), limit, coarse=is_coarse)
-    before, _ = _own_token(stack, table)
+    before = _own_token(stack, table)[0]
     cost = sum((chosen.cost for *_, chosen in changes), Cost())
     with each_once(), shown("testing changes that even out the layers", cost):
         for k, (words, values, chosen) in enumerate(changes):
