@@ -266,7 +266,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     """
     errors = f" by draw,{' text,' * texts} theory{f'; quick: +-{line.quick:.0%}' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
-    runs, rough = " in 19 of 20 runs", ""
+    runs, rough = " in 19 of 20 runs" * (not line.is_bound), ""
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
         none = (1.0 - line.masked) ** line.positions
         runs, rough = "", f"; rough: {line.masked * line.positions:.2g} masked words a batch"

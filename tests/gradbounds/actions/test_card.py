@@ -683,8 +683,10 @@ def test_lost_norms_and_equal_tokens_are_named():
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WK unknown (sampling error), WQ ")
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
-    assert f"(0.88+ in {count} of 24)" in lines[2] and count < 24
-    assert "tokens are alike" in card._verdict(None, lines)[0] and "nothing" in card._verdict(None, lines[:3])[0]
+    assert (
+        f"(0.88+ in {count} of 24)" in lines[2] and count < 24
+        and "tokens are alike" in card._verdict(None, lines)[0] and "nothing" in card._verdict(None, lines[:3])[0]
+    )  # fmt: skip
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown (sampling error), WV ")
@@ -797,7 +799,9 @@ def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
 
 def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
+    # A bound on the loss's deviation gives a range of more than 19 of 20 runs.
     assert normal_ranges(line, (), texts=False)[1].startswith("2.46 to 4.83 in 19 of 20 runs, before clipping (3.45 +-")
+    assert normal_ranges(replace(line, is_bound=True), (), texts=False)[0].startswith("10.80 to 11.20 (11.00 +")
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1] == (
         "2.44 to 5.31 in 19 of 20 runs, before clipping (3.45 +- 0.58 by draw, text, theory; quick: +-9%)"
     )
