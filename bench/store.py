@@ -12,8 +12,6 @@ import pandas as pd
 
 from simulate import Cell, Run
 from simulate.runs.execution import Execution
-from simulate.runs.memory import BatchLimits
-from simulate.runs.planning import plan
 from simulate.runs.sample import sample_block
 from simulate.runs.sweep import sample_into
 from theory import Stack
@@ -81,7 +79,6 @@ def report() -> dict[str, object]:
     """Everything above, interleaved where it is a ratio."""
     many = cells(10_000)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        dry = seconds(lambda: plan(cells(10_000), draws=1, workers=1, limits=BatchLimits()))
         run = new_run(folder)
         whole = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
         scan = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
@@ -92,7 +89,6 @@ def report() -> dict[str, object]:
     memory = {count: peak_memory(count) for count in (1000, 10_000)}
     return {
         "10^4 cells of one block, seconds": {
-            "dry run": dry,
             "sweep": whole,
             "resume scan": scan,
             "into pandas": into_pandas,

@@ -6,6 +6,7 @@ agree.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -18,12 +19,12 @@ from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged, of_weights
 from checks.models.exact_alarms import values
-from checks.models.growth_theory import described_stack
 from checks.models.streams import residual_of_normed
 from checks.statistics import CHANCE
 from simulate.modules.branch_ends import ends_branch
 from simulate.modules.probe import ALONE, Probed
 from theory import Stack
+from theory.configurations import stack_from_config
 from theory.configurations.classes import CLASSES
 from theory.configurations.family import DEVIATION
 from theory.stack.initializations import INITIALIZATIONS, Law
@@ -108,6 +109,13 @@ def against_initialization(
             here = list(_numbers_differ(table[chosen & (width >= _WIDE * depth)]))
         findings += [((int(width), int(depth)), str(part), finding) for finding in here]
     return merged(findings)
+
+
+def described_stack(measured: Probed) -> Stack | None:
+    """Return the network that a module's own configuration describes; None if no configuration can be read."""
+    with suppress(ValueError):
+        return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
+    return None
 
 
 def against_description(probed: Probed, given: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:

@@ -16,7 +16,6 @@ from checks.models.alarm import WHOLE_MODEL, Alarm, alarms_by_cause, of_weights
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
 from checks.models.exact_alarms import exact_alarms, said
-from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms, kinds_of_layers
 from checks.models.initialization import against_description, against_initialization
 from checks.models.layer_tables import (
@@ -25,14 +24,13 @@ from checks.models.layer_tables import (
     checked_roles,
     layers_table,
     probe_exponents,
-    updates_table,
 )
 from checks.models.questions import Question, check_question
 from checks.models.reference import FILE, Reference, against_reference, compare_modules, reference_of
 from checks.models.report import ALWAYS, ProbeReport
 from checks.models.sections import steps_notes
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
-from checks.models.whole_model import ends_of, entry_notes, loss_alarms, parts_of, profile, whole_model_alarms
+from checks.models.whole_model import entry_notes, loss_alarms, parts_of, profile, whole_model_alarms
 from simulate import Probed, probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
@@ -183,7 +181,7 @@ def judged_module(
         notes, moves = [*notes, *step.notes], step.moves
     return ProbeReport(
         name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
-        updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
+        step=step, trained=trained,
     )  # fmt: skip
 
 
@@ -225,12 +223,6 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
             )
 
 
-def _growth(measured: Probed, stack: Stack | None) -> tuple[GrowthTheory, ...]:
-    depths = {part: len(profile(measured.frame, part, "hidden_energy")) for part in ends_of(measured.frame)}
-    theories = [growth_theory(measured, part, depth, stack) for part, depth in depths.items()]
-    return tuple(theory for theory in theories if theory is not None)
-
-
 def _judged_sizes(
     factory: Any, sizes: dict[str, Any], seed: int, stack: Any, against: Any,
     on_module: Callable[[int, int], None] | None,
@@ -241,7 +233,7 @@ def _judged_sizes(
         ValueError: stack is not a function, or a factory, a reference or a role cannot be found.
     """
     name, built = name_of(factory), known(factory)
-    stack, about = stack or built.stack, built.note()
+    stack = stack or built.stack
     if stack is not None and not callable(stack):
         raise ValueError(f"stack must be a function of a width and a depth that returns a Stack, got {stack!r}.")
     roles = {**ROLES, **checked_roles(built.roles)}
@@ -262,7 +254,7 @@ def _judged_sizes(
     if reference is not None:
         wrong += against_reference(reference_of(name, frame, probed.tests), reference)
     rules = (other_depths, kinds_of_layers, learning_later, no_residual_anywhere, normed_residuals)
-    notes = [*(line for rule in rules for line in rule(frame)), *notes, *([about] if about else []), *probed.notes]
+    notes = [*(line for rule in rules for line in rule(frame)), *notes, *probed.notes]
     return ProbeReport(
         name, alarms_by_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,
         compared=reference is not None or stack is not None,

@@ -242,21 +242,3 @@ def layers_table(probed: Probed) -> pd.DataFrame:
             table.setdefault((part, layer), {})[title] = value**0.5 if what == "gradient_sq" else value
     records = [{"part": part, "layer": layer, **numbers} for (part, layer), numbers in table.items()]
     return pd.DataFrame(records, columns=["part", "layer", *LAYER_COLUMNS.values()])
-
-
-def updates_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the relative update of each matrix in a first step at learning rate 1, for SGD, Adam and Muon.
-
-    Returns:
-        Columns part, layer, parameter, and the norm of the update divided by the norm of the matrix: sgd (the norm of
-        the gradient), adam (sqrt(number of entries)), muon (sqrt(shorter side), an upper bound).
-    """
-    matrices = frame[frame["quantity"].isin(["weight", "gradient", "entries", "shortest"])]
-    table = matrices.pivot_table("value", ["part", "layer", "parameter"], "quantity", sort=False).reset_index()
-    table = table.reindex(columns=["part", "layer", "parameter", "weight", "gradient", "entries", "shortest"])
-    table = table[table["shortest"].notna() & (table["weight"] > 0) & np.isfinite(table["gradient"] / table["weight"])]
-    return pd.DataFrame({
-        "part": table["part"], "layer": table["layer"], "parameter": table["parameter"],
-        "sgd": table["gradient"] / table["weight"], "adam": np.sqrt(table["entries"]) / table["weight"],
-        "muon": np.sqrt(table["shortest"]) / table["weight"],
-    }).reset_index(drop=True)  # fmt: skip

@@ -9,7 +9,6 @@ import pandas as pd
 
 from checks.models.alarm import Alarm, alarm_lines, folded
 from checks.models.exact_alarms import SAME_NUMBERS
-from checks.models.growth_theory import GrowthTheory
 from checks.models.reference import Reference, reference_of
 from checks.models.sections import (
     attention_lines,
@@ -25,7 +24,6 @@ from checks.models.sections import (
     steps_lines,
     table_lines,
     theory_lines,
-    update_lines,
 )
 from checks.models.streams import learning_later
 from checks.models.whole_model import entry_notes, parts_of
@@ -58,9 +56,7 @@ class ProbeReport:
         steps: for optimizer steps over sizes, a row for each exponent of outputs and updates
             (`checks.models.coordinate_exponents.Exponent`); for one module's first step, a row for each parameter that
             the optimizer holds (`simulate.modules.one_step.OneStep.moves`).
-        updates: relative updates of one module in a first step at learning rate 1 (`updates_table`).
         theory: predictions for a Stack next to the measurements of several modules (`against_theory`), or None.
-        growth: predicted growth over each list of layers of one module, if it can be predicted.
         step: the first step of one module; None without an optimizer.
         stepped: all measured numbers of optimizer steps over sizes, or None.
         optimizer: the optimizer's name, for steps over sizes.
@@ -76,9 +72,7 @@ class ProbeReport:
     layers: pd.DataFrame = field(default_factory=pd.DataFrame)
     exponents: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
-    updates: pd.DataFrame = field(default_factory=pd.DataFrame)
     theory: pd.DataFrame | None = None
-    growth: tuple[GrowthTheory, ...] = ()
     step: OneStep | None = None
     stepped: Stepped | None = None
     optimizer: str = ""
@@ -98,7 +92,7 @@ class ProbeReport:
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """The tables of this report by name, without tables that do not apply."""
-        tables = {"layers": self.layers, "exponents": self.exponents, "steps": self.steps, "updates": self.updates}
+        tables = {"layers": self.layers, "exponents": self.exponents, "steps": self.steps}
         tables |= {} if self.theory is None else {"theory": self.theory}
         return {name: table for name, table in tables.items() if len(table.columns)}
 
@@ -152,8 +146,8 @@ class ProbeReport:
         if not self._alone:
             lines += exponent_lines(self.exponents)
             return [*lines, *([] if self.theory is None else theory_lines(self.theory, frame))]
-        lines += [*growth_lines(probed, self.growth), *table_lines(self.layers), *attention_lines(self.layers, tests)]
-        return lines + (update_lines(self.updates) if self.step is None else step_lines(self.step))
+        lines += [*growth_lines(probed), *table_lines(self.layers), *attention_lines(self.layers, tests)]
+        return lines + ([] if self.step is None else step_lines(self.step))
 
     def _scope(self) -> list[str]:
         if self._alone and any(alarm.kind == "non-finite" for alarm in self.alarms):

@@ -11,9 +11,8 @@ import pandas as pd
 from checks.models.alarm import Alarm
 from checks.models.coordinate_exponents import BEND
 from checks.models.exact_alarms import values, whole
-from checks.models.growth_theory import GrowthTheory, times
 from checks.models.layer_tables import LAYER_COLUMNS, LEGEND, TOTAL, WORDS, not_compared
-from checks.models.whole_model import NEIGHBOURS, ends_of, parts_of, profile
+from checks.models.whole_model import NEIGHBOURS, ends_of, parts_of, profile, times
 from checks.remedy import drawn_smaller, remedy_line
 from simulate.modules.coordinates import Stepped
 from simulate.modules.exact_tests import ExactTests
@@ -93,8 +92,8 @@ def growths(frame: pd.DataFrame) -> dict[str, str]:
     return words
 
 
-def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
-    """Report how activations and gradients grow over a module's layers, with the prediction and a change that helps."""
+def growth_lines(probed: Probed) -> list[str]:
+    """Report how activations and gradients grow over a module's layers, with a change that reduces the growth."""
     frame, lines = probed.frame, []
     for part, text in growths(frame).items():
         smaller = profile(frame, part, "energy_smaller_ends")
@@ -104,7 +103,6 @@ def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
         if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
             change = drawn_smaller(" and ".join(probed.unscaled))
             lines[-1] += f" {remedy_line(change)}; mean squared activation then {times(smaller[-1] / smaller[0])}."
-        lines += [theory.line() for theory in theories if theory.part == part]
     return lines
 
 
@@ -188,18 +186,6 @@ def table_lines(layers: pd.DataFrame) -> list[str]:
             lines.append(f"  {row['layer']:>{indent - 2}} {numbers}")
     shown = [f"{title} = {words}" for title, words in LEGEND.items() if layers[title].notna().any()]
     return [*lines, *([f"  {'; '.join(shown)}."] if shown else [])]
-
-
-def update_lines(updates: pd.DataFrame) -> list[str]:
-    """Report for each optimizer which matrices have the smallest and the largest relative update."""
-    if updates.empty:
-        return []
-    ends = []
-    for optimizer in ("sgd", "adam", "muon"):
-        low, high = (updates.loc[index] for index in (updates[optimizer].idxmin(), updates[optimizer].idxmax()))
-        texts = (f"{row[optimizer]:.3g} ({row['parameter']} of layer {row['layer']})" for row in (low, high))
-        ends.append(f"  {optimizer:5} {' to '.join(texts)}")
-    return ["First step at learning rate 1: norm of the update divided by the norm of the matrix", *ends]
 
 
 def step_lines(step: OneStep) -> list[str]:

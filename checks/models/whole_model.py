@@ -6,7 +6,6 @@ from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Alarm
 from checks.models.exact_alarms import whole
-from checks.models.growth_theory import times
 from simulate.modules.exact_tests import ExactTests
 from simulate.modules.probe import Probed
 
@@ -47,6 +46,15 @@ NEIGHBOURS = 3
 _AGREED = 0.99
 # The fewest layers whose steps this quantile can tell from scatter: with two steps it is 31.8.
 _FEWEST_LAYERS = 4
+# The change of a growth factor below which it is said to be 1.
+_SAME = 0.02
+
+
+def times(growth: float) -> str:
+    """Describe a growth factor in words, such as "grows 3.2 times"."""
+    if abs(growth - 1) < _SAME:
+        return "stays the same"
+    return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
 
 
 def whole_model_alarms(measured: Probed) -> list[Alarm]:

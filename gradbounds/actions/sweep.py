@@ -1,19 +1,14 @@
-"""The command `gradbounds sweep`: sample networks into a run folder, or estimate the cost of sampling them."""
+"""The command `gradbounds sweep`: sample networks into a run folder."""
 
 import shlex
-import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
 from gradbounds.result import Result
-from gradbounds.units import duration, format_bytes
-from simulate import Cell, Run, read_windows
-from simulate.free_memory import free_memory
+from simulate import Cell, read_windows
 from simulate.runs.execution import ONE_PROCESS, Execution
-from simulate.runs.planning import plan
-from simulate.runs.sweep import begin, check_sweep, sample_into
+from simulate.runs.sweep import begin, sample_into
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
@@ -46,28 +41,3 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS) ->
             f"next    gradbounds check {shlex.quote(str(out))}",
         ],
     )
-
-
-def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
-    """Estimate the time, memory and disk space of a sweep by a short measurement, and write nothing."""
-    cells = cells_of(recipe)
-    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
-    workers = execution.workers
-    estimate = plan(cells, draws=recipe.draws, workers=workers, limits=execution.limits)
-    path = Path.cwd() if out is None else out.resolve()
-    there = next(folder for folder in (path, *path.parents) if folder.is_dir())
-    memory, disk = free_memory(), shutil.disk_usage(there).free
-    lines = [
-        f"cells   {estimate.cells}",
-        f"draws   {estimate.draws} in {estimate.blocks} blocks",
-        f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}",
-        f"memory  about {format_bytes(estimate.memory)}{_beyond(estimate.memory, memory)}",
-        f"disk    about {format_bytes(estimate.disk)}{_beyond(estimate.disk, disk)}",
-    ]
-    if out is not None and (out / "manifest.toml").exists():
-        lines.append(f"saved   {len(Run.open(out).landed())} blocks are already in {out}")
-    return Result(about="cost of a sweep", values=asdict(estimate), lines=lines)
-
-
-def _beyond(count: float, there: float) -> str:
-    return f", more than this machine has free ({format_bytes(there)})" if count > there else ""

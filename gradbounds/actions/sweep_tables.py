@@ -16,7 +16,7 @@ from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_s
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_table
 from checks.theory_and_samples import comparison
 from figures.sweeps import placements, relaxations
-from gradbounds.actions.sweep import dry_run, sweep_into
+from gradbounds.actions.sweep import sweep_into
 from gradbounds.grid import FIELDS, field_values
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import working
@@ -43,7 +43,7 @@ Steps = Mapping[str, Mapping[str, Any]]
 
 def compare(
     grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1,
-    out: Path | None = None, plan: bool = False,
+    out: Path | None = None,
 ) -> Result:  # fmt: skip
     """Compare placements of LayerNorm by sampling networks: exponents in the depth, and gradient norms over the layers.
 
@@ -54,7 +54,6 @@ def compare(
         seed: root seed.
         workers: number of processes.
         out: folder of the run, which the same call continues; None saves nothing.
-        plan: whether to only estimate the cost of sampling.
 
     Returns:
         Tables `norms` (of every layer), `exponents` (in the depth, for at least three depths) and `spreads` (largest /
@@ -78,8 +77,6 @@ def compare(
     depths = sorted({stack.depth for stack in stacks})
     check_count("draws", draws, 2)  # one draw has no error
     order = [stack.placement for stack in stacks]
-    if plan:
-        return dry_run(out, recipe, Execution(workers=workers))
     samples, landed = _sampled(recipe, workers, out)
     cells = sorted(samples, key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
@@ -133,7 +130,7 @@ def _theory(value: float, form: str) -> str:
 
 def relax(
     grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, draws: int = 64,
-    seed: int = 0, workers: int = 1, plan: bool = False,
+    seed: int = 0, workers: int = 1,
 ) -> Result:  # fmt: skip
     """Sample networks at several widths and depths, each without one of the paper's assumptions.
 
@@ -144,7 +141,6 @@ def relax(
         draws: smallest number of random networks per cell.
         seed: root seed.
         workers: number of processes.
-        plan: whether to only estimate the cost of sampling.
 
     Returns:
         Table and figure `relaxations`.
@@ -164,8 +160,6 @@ def relax(
     check_count("draws", draws, 2)  # one draw has no error
     grids, left_out = relaxation_grids(base, sizes, {UNRELAXED: {}, **RELAXATIONS})
     recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
-    if plan:
-        return dry_run(out, recipe, Execution(workers=workers))
     cells, landed = _sampled(recipe, workers, out)
     table, (counts, agreement) = relaxation_table(cells, base), _agreement(cells)
     return Result(

@@ -28,14 +28,13 @@ _OF_RUNS = (
 )  # fmt: skip
 # For a flag, the flags that it cannot be combined with, and the reason.
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
-    "dry_run": (("dask",), ", because it measures this machine."),
     "workers": (("dask",), ", whose cluster has its own workers."),
     "file": (("preset",), ": give one of them."),
     "--config and --like": (("file", *(f"--preset {name}" for name in PRESETS)), ", which define their own networks."),
     **{
         f"--preset {name}": (
             _OF_RUNS,
-            "; it accepts fields, a model, draws, seed, workers, out and dry_run.",
+            "; it accepts fields, a model, draws, seed, workers and out.",
         )
         for name in WITH_TABLE
     },
@@ -69,7 +68,7 @@ class Sweep(ModelFlags):
     and together, over the given widths and depths.
     """
 
-    out: Annotated[Path | None, optional("folder of the run; required except with --dry-run", "PATH")] = None
+    out: Annotated[Path | None, optional("folder of the run; required except with compare and relax", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file of the sweep, or the manifest.toml of a run", "PATH")] = None
     preset: Annotated[Preset | None, optional("name of a built-in sweep", "|".join(_PRESETS))] = None
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
@@ -112,10 +111,9 @@ class Sweep(ModelFlags):
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between saved files; work after the last file can be lost")] = 5.0
-    dry_run: Annotated[bool, optional("only print the number of cells and networks, time, RAM and disk", None)] = False
 
     def run(self) -> "Result":
-        """Run the sweep that the flags describe, or print an estimate of its cost.
+        """Run the sweep that the flags describe.
 
         Raises:
             ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
@@ -127,13 +125,10 @@ class Sweep(ModelFlags):
         recipe = self.recipe()
         for grid in recipe.grid:  # what is wrong with a value is said before torch is loaded
             deque(islice(stacks(grid), _CHECKED), maxlen=0)
-        from gradbounds.actions.sweep import dry_run, sweep_into
-
-        if self.dry_run:
-            with self._execution(recipe.device) as execution:
-                return dry_run(self.out, recipe, execution)
         if self.out is None:
-            raise ValueError("out must be given: --out FOLDER saves the draws; --dry-run only estimates their cost.")
+            raise ValueError("out must be given: --out FOLDER saves the draws.")
+        from gradbounds.actions.sweep import sweep_into
+
         with self._execution(recipe.device) as execution:
             return sweep_into(self.out, recipe, execution)
 
@@ -147,7 +142,7 @@ class Sweep(ModelFlags):
         if "placement" not in given(self.grid):  # a model's own is one of those that are compared
             grid.pop("placement", None)
         options: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers, "out": self.out}
-        options = {name: value for name, value in options.items() if value is not None} | {"plan": self.dry_run}
+        options = {name: value for name, value in options.items() if value is not None}
         from gradbounds.actions.sweep_tables import compare, relax
 
         if self.preset == "compare":

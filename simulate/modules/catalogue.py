@@ -1,7 +1,7 @@
-"""Modules that users can probe by name, from `torch.nn` and `transformers`, and import of users' own functions.
+"""Modules of `torch.nn` that users can probe by name, and import of users' own functions.
 
-Named modules have the loss of the paper's setting: Gaussian inputs or uniform token ids, an output matrix of N(0, 1/d)
-entries, and cross-entropy with independent uniform labels.
+Named modules have the loss of the paper's setting: Gaussian inputs, an output matrix of N(0, 1/d) entries, and
+cross-entropy with independent uniform labels.
 """
 
 import importlib
@@ -36,13 +36,11 @@ class Builtin:
         stack: the network of the same width and depth that large-width theory predicts, or None.
         roles: the matrices in that network of a layer's parameters, by parameter name, if names differ from those of
             `torch.nn`.
-        note: function that returns a remark on the installed library, or "".
     """
 
     factory: Factory
     stack: Callable[[int, int], Stack] | None = None
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    note: Callable[[], str] = str
 
 
 def _heads(width: int) -> int:
@@ -104,76 +102,6 @@ def _encoder_decoder(width: int, depth: int, *, pre: bool) -> tuple[nn.Module, B
     return _Headed(body, width), batch
 
 
-def _of_words(module: nn.Module) -> tuple[nn.Module, Batch]:
-    def batch(_: int) -> tuple[dict[str, Tensor], Callable[[Any], Tensor]]:
-        return {"input_ids": torch.randint(_VOCAB, (1, _TOKENS))}, _cross_entropy(_labels())
-
-    return module, batch
-
-
-def _transformers() -> Any:
-    """Import and return the library `transformers`.
-
-    Raises:
-        ValueError: the library is not installed.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            f"transformers must be installed for gpt2 and bert, with what it needs: pip install transformers ({error})"
-        ) from error
-    return transformers
-
-
-def _gpt2(width: int, depth: int) -> tuple[nn.Module, Batch]:
-    library = _transformers()
-    sizes = {"n_embd": width, "n_layer": depth, "n_head": _heads(width), "n_positions": _TOKENS}
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return _of_words(
-        library.GPT2LMHeadModel(
-            library.GPT2Config(vocab_size=_VOCAB, bos_token_id=None, eos_token_id=None, **sizes, **dropout)
-        )
-    )
-
-
-_RESIDUAL_SCALED = (5, 15)
-
-
-def _gpt2_note() -> str:
-    """Return a remark if this version of `transformers` does not scale residual matrices as GPT-2 does, or ""."""
-    version: str = _transformers().__version__
-    if tuple(int(part) for part in version.split(".")[:2]) >= _RESIDUAL_SCALED:
-        return ""
-    return f"transformers {version} does not divide the deviations of GPT-2's c_proj by sqrt(2 L), as 5.15 and later do"
-
-
-def _gpt2_stack(width: int, depth: int) -> Stack:
-    """Return the Stack of GPT-2 as transformers 5.15 and later initialize it."""
-    scale = 0.02 * width**0.5
-    return Stack(
-        placement="pre", width=width, depth=depth, tokens=_TOKENS, vocab=_VOCAB, output_scale=scale, ffn_ratio=4.0,
-        activation="gelu_tanh", init_std=0.02, depth_scaling="depth", norm_epsilon=1e-5, output_projection="random",
-        query_key_scale=scale, heads=_heads(width), mask="causal", embedding_scale=0.02, positions="learned",
-    )  # fmt: skip
-
-
-_GPT2_ROLES = {
-    "attn.c_attn.weight": ("WQ", "WK", "WV"),
-    "attn.c_proj.weight": ("WO",),
-    "mlp.c_fc.weight": ("W1",),
-    "mlp.c_proj.weight": ("W2",),
-}
-
-
-def _bert(width: int, depth: int) -> tuple[nn.Module, Batch]:
-    library = _transformers()
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": _heads(width)}
-    rest = {"intermediate_size": 4 * width, "max_position_embeddings": _TOKENS, "vocab_size": _VOCAB}
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return _of_words(library.BertForMaskedLM(library.BertConfig(**sizes, **rest, **dropout)))
-
-
 def _stack(placement: str) -> Callable[[int, int], Stack]:
     def stack(width: int, depth: int) -> Stack:
         # The matrix of queries, keys and values is drawn as one of shape (3d, d): entries of variance 1/(2d).
@@ -191,8 +119,6 @@ BUILTINS: dict[str, Builtin] = {
     "encoder-pre": Builtin(partial(_encoder, pre=True), _stack("pre")),
     "transformer-post": Builtin(partial(_encoder_decoder, pre=False)),
     "transformer-pre": Builtin(partial(_encoder_decoder, pre=True)),
-    "gpt2": Builtin(_gpt2, _gpt2_stack, _GPT2_ROLES, _gpt2_note),
-    "bert": Builtin(_bert),
 }
 """The built-in modules by the name that `gradbounds probe` takes."""
 

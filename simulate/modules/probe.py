@@ -23,7 +23,6 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
-from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers, and for what learns later.
 _ASKED = 1
@@ -75,13 +74,11 @@ class Probed:
         dtype_change: relative root mean square difference of one module's output from its output in single precision; 0
             for a module in single precision, and NaN if it was not compared.
         dtype: data type of one module's parameters, such as "bfloat16".
-        ends: names of the matrices that end branches.
-        unscaled: those without the factor 1/sqrt(2L), which are made smaller for energy_smaller_ends.
+        unscaled: names of the matrices that end branches without the factor 1/sqrt(2L), which are made smaller for
+            energy_smaller_ends.
         names: names of one module's layers, by list and number.
         config: the fields of one module's attribute `config`, as in models of transformers; empty without one.
         words: length of the sequences of token ids in one module's inputs; 0 without token ids.
-        stack: the Stack that describes one module's layers and inputs, if the layers are from `torch.nn`; otherwise
-            None.
     """
 
     frame: pd.DataFrame
@@ -90,12 +87,10 @@ class Probed:
     unseen: Mapping[str, str] = field(default_factory=dict)
     dtype_change: float = 0.0
     dtype: str = ""
-    ends: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     words: int = 0
-    stack: Stack | None = None
 
 
 _ENDS = {

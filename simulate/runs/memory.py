@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -64,13 +64,6 @@ class BatchLimits:
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-
-    def as_now(self) -> "BatchLimits":
-        """Fill in the currently free memory in the limits of a batch, so that the system is asked only once.
-
-        The result serves for many cells.
-        """
-        return self if self.memory is not None else replace(self, memory=self._room * self._sharers)
 
     @property
     def _sharers(self) -> int:

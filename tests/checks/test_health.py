@@ -18,7 +18,6 @@ from checks.models.layer_tables import against_theory, probe_exponents
 from gradbounds import probe as judged
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
-from simulate.modules.one_module import one_module
 from tests.helpers.probed_modules import FAULTS, planted
 
 KINDS = {
@@ -282,41 +281,6 @@ def test_encoders_of_torch_are_predicted(name):
     assert len(table) == 2 * 5
     off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
     assert (off <= 1).all(), table[off > 1]
-
-
-@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
-def test_the_nearest_stack_is_read_from_the_module(name):
-    """It is the built-in's own, with the inputs of the batch."""
-    module, batch = BUILTINS[name].factory(256, 3)
-    expected = BUILTINS[name].stack(256, 3)
-    read = one_module(module, *batch(0)).stack
-    own = {"query_key_scale": 0.5, "embedding_scale": 1.0, "input_correlation": 0.0}
-    assert replace(read, **own) == replace(expected, vocab=read.vocab, **own)
-    assert read.query_key_scale == pytest.approx(expected.query_key_scale, abs=0.01)
-    assert read.embedding_scale == pytest.approx(1.0, abs=0.05)
-
-
-def test_a_stack_that_cannot_be_read():
-    def factory(change):
-        def made(width, depth):
-            module, batch = BUILTINS["encoder-pre"].factory(width, depth)
-            change(module.body.layers[0])
-            return module, batch
-
-        return made
-
-    def larger(layer):
-        with torch.no_grad():
-            layer.linear1.weight.mul_(1.5)
-
-    def dropping(layer):
-        layer.dropout.p = 0.1
-
-    for change in (larger, dropping):
-        module, batch = factory(change)(64, 2)
-        assert one_module(module, *batch(0)).stack is None
-    module, batch = BUILTINS["transformer-pre"].factory(64, 2)
-    assert one_module(module, *batch(0)).stack is None
 
 
 def test_two_seeds_widen_an_interval_by_student_s_t():

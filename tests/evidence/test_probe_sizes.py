@@ -1,4 +1,4 @@
-"""Reports on models of transformers at the size of BERT base, with random weights: alarms, and theory's growth.
+"""Reports on models of transformers at the size of BERT base, with random weights: alarms.
 
 Their default configurations, or twelve layers of width 768; how they are written and drawn is no choice of ours.
 Seed 20261127 was looked at: there five models of Llama's kind raised an alarm of growth, up to 59 times, and the
@@ -62,12 +62,6 @@ def size_case(name: str) -> dict[str, Any]:
         "alarms": [str(alarm) for alarm in report.alarms],
         "loss": report.lines()[1] if not report.alarms else "",
     }
-    for theory in report.theory:
-        energies = report.layers["energy"].to_numpy(float)
-        case |= {
-            "theory of": theory.of, "energy": energies[-1] / energies[0], "by theory": theory.energy,
-            "gradient": theory.measured, "of": theory.matrix, "gradient by theory": theory.gradient,
-        }  # fmt: skip
     return case
 
 

@@ -59,7 +59,7 @@ BAD = [
     (("predict", "--drawn-by", "neox"), "--drawn-by requires --config or --like, got 'neox' without them."),
     (("predict", "--like", "gpt2", "--config", "x"), "--config cannot be combined with like: give one of them."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
-    (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
+    (("sweep", "--like", "lama-3-8b", "--out", "x"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires --config or --like, got x without them."),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement=peri?"),
     (("predict", "--compare", "norm=Peri-LN"), "got 'norm=Peri-LN'. Did you mean placement=peri?"),
@@ -175,8 +175,8 @@ BAD = [
         ("sweep", "--out", "NEW", "--land-every", "nan"),
         "--land-every must be a number of seconds of at least 0, got nan",
     ),
-    (("sweep", "--dry-run", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
-    (("sweep", "--dry-run", "--workers", "-2"), "workers must be an integer of at least 1, got -2."),
+    (("sweep", "--out", "x", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
+    (("sweep", "--out", "x", "--workers", "-2"), "workers must be an integer of at least 1, got -2."),
     (("sweep", "--out", "NEW", "--text", "FULL"), "text must be a readable file, got 'FULL'"),
     (("sweep", "--out", "NEW", "--text", "SHORT"), "text must have at least tokens + 1 = 9 words, but 'SHORT' has 2"),
     (("sweep", "--out", "NEW", "--text", "LATIN"), "text must be UTF-8, but 'LATIN' is not"),
@@ -230,7 +230,7 @@ BAD = [
     (("predict", "--config", "/dev/zero"), "--config must be a readable JSON file, got '/dev/zero': it is a device."),
     (("predict", "--out", "/proc/nowhere"), "--out must be writable, but '/proc/nowhere' is not"),
     (
-        ("sweep", "--file", "DEEP.toml", "--dry-run"),
+        ("sweep", "--file", "DEEP.toml", "--out", "x"),
         "--file must be TOML, but 'DEEP.toml' is not: it is nested",
     ),
     (("predict", "--bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
@@ -252,12 +252,12 @@ BAD = [
         ("runs", "CHANGED"),
         "but 'CHANGED/manifest.toml' was changed or is damaged; if it was changed on purpose, remo",
     ),
-    (("sweep", "--file", "CHANGED/manifest.toml", "--dry-run"), "but 'CHANGED/manifest.toml' was changed or is dam"),
+    (("sweep", "--file", "CHANGED/manifest.toml", "--out", "x"), "but 'CHANGED/manifest.toml' was changed or is dam"),
     (("check", "NEGATIVE"), "but 'NEGATIVE/manifest.toml' has draws of another kind."),
     (("check", "VARIANCE.json", "--against", "VARIANCE.json"), "variances must be at least 0, and seeds at least 1"),
-    (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
-    (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
-    (("sweep", "--file", "ESCAPE.toml", "--dry-run"), "dtype, text, got \\u001b[31m."),
+    (("sweep", "--file", "INF.toml", "--out", "x"), "it has a number that is not finite, inf."),
+    (("sweep", "--file", "MANY.toml", "--out", "x"), "draws must be at most 1099511627776, got"),
+    (("sweep", "--file", "ESCAPE.toml", "--out", "x"), "dtype, text, got \\u001b[31m."),
 ]
 
 # Values of a field on the command line; each is refused as it is in a file.
@@ -506,12 +506,6 @@ def test_what_a_command_prints_does_nothing_to_a_terminal(tmp_path, capsys):
     assert "\\u001b[31mred\\u009b\\u202e" in said
     assert said.replace("\n", "").isprintable()
     assert out.is_dir(), "the name itself stays as it was given"
-
-
-def test_a_dry_run_says_what_the_machine_has_not(capsys):
-    assert main(["sweep", "--width", "1e13", "--placement", "pre", "--depth", "1", "--draws", "2", "--dry-run"]) == 0
-    (memory,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("memory"))
-    assert "PiB, more than this machine has free (" in memory
 
 
 def test_a_closed_stdout_is_no_error(monkeypatch):

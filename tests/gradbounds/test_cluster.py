@@ -153,7 +153,6 @@ def test_gpus_are_a_resource():
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--workers", "2", "--dask", "tcp://h:1"], "--workers cannot be combined with --dask"),
-    (["--dry-run", "--dask", "tcp://h:1"], "--dry-run cannot be combined with --dask"),
     (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
     (["--memory", "0GB"], "memory must be a size above 0"),

@@ -209,23 +209,9 @@ def test_a_run_is_sampled_again_from_its_manifest(tmp_path):
     assert a.read_bytes() == b.read_bytes()
 
 
-def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", "--width", "8:32:x2", "--depth", "1", "--draws", "100", "--dry-run"]) == 0
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said["cells"] == "6"
-    assert said["draws"] == "768 in 12 blocks"
-    assert said["time"].startswith("about ")
-    assert {"memory", "disk"} <= set(said)
-    assert not list(tmp_path.iterdir())
-    assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run"]) == 0
-    assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run", "--dry-run"]) == 0
-    assert "saved   2 blocks are already in run" in capsys.readouterr().out
-
-
 def test_hyphens_and_underscores_name_the_same_field():
     for spelled in ("query-key-scale", "query_key_scale"):
-        line = ["sweep", "--width", "8", "16", f"--{spelled}", "0", "1", "--zip", f"width,{spelled}", "--dry-run"]
+        line = ["sweep", "--width", "8", "16", f"--{spelled}", "0", "1", "--zip", f"width,{spelled}"]
         (grid,) = parsed(line).recipe().grid
         assert [(s.width, s.query_key_scale) for s in stacks({**grid, "placement": "post"})] == [(8, 0.0), (16, 1.0)]
     assert (field_name("query-key-scale"), field_name("a-b")) == ("query_key_scale", "a-b")

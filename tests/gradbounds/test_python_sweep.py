@@ -109,7 +109,7 @@ def test_a_run_of_several_ways_to_sample_is_no_recipe(tmp_path, cells, capsys):
     cells = [*cells, gb.Cell(STACKS[0], "dense"), gb.Cell(STACKS[0], dtype="float64"), gb.Cell(STACKS[2], "dense")]
     run = gb.sweep(cells, draws=16, seed=0, out=tmp_path / "mine")
     assert {one.cell.key for one in Run.open(run.folder).samples()} == {one.key for one in cells}
-    assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--dry-run"]) == 2
+    assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--out", str(tmp_path / "again")]) == 2
     assert "sampled in several ways or on a text" in capsys.readouterr().err
 
 

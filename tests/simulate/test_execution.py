@@ -14,15 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from gradbounds.actions import sweep as sampling
-from gradbounds.recipe import Recipe
 from gradbounds.units import duration
 from simulate import Cell, Run, free_memory, read_windows, sample
-from simulate.runs import execution, memory, planning
+from simulate.runs import execution, memory
 from simulate.runs.cost import block_bytes
-from simulate.runs.execution import Execution, InProcess, sample_task
+from simulate.runs.execution import Execution, sample_task
 from simulate.runs.memory import BatchLimits
-from simulate.runs.planning import Plan, plan
 from simulate.runs.sample import sample_block, sample_blocks
 from simulate.runs.sweep import sample_into
 from theory import Stack
@@ -136,7 +133,7 @@ def test_batches_follow_memory(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 20.5 * block_bytes(DEEP))
     assert DEEP.draws_per_block == 1
     for limits, count in ((BatchLimits(), 10), (BatchLimits(sharers=2), 5)):
-        assert limits.blocks(DEEP) == limits.as_now().blocks(DEEP) == count
+        assert limits.blocks(DEEP) == count
     assert BatchLimits(memory=7.5 * block_bytes(DEEP)).blocks(DEEP) == 7
     assert BatchLimits(memory=7.5 * block_bytes(DEEP), sharers=2).blocks(DEEP) == 3
     assert BatchLimits(memory=1.0).blocks(DEEP) == 1
@@ -144,7 +141,7 @@ def test_batches_follow_memory(monkeypatch):
     tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)])
     assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
     monkeypatch.setattr(memory, "free_memory", lambda: 1e15)
-    for limits in (BatchLimits(), BatchLimits(sharers=2), BatchLimits(sharers=2).as_now()):
+    for limits in (BatchLimits(), BatchLimits(sharers=2)):
         assert limits.blocks(DEEP) == 6 * 2**30 // block_bytes(DEEP)
 
 
@@ -278,178 +275,9 @@ def test_memory_of_a_control_group(tmp_path):
     assert 0 < free_memory.free_memory() < 2**60
 
 
-def test_every_worker_takes_memory_and_shares_the_time(monkeypatch):
-    """With one rate for every step: no calibration."""
-    monkeypatch.setattr(planning, "_rates", lambda *_: np.array([1.0, 0.0, 0.0, 0.0]))
-    cells = [Cell(Stack(width=16, depth=depth)) for depth in (1, 3)]
-    one, four = (plan(cells, draws=128, workers=workers, limits=BatchLimits(at_once=1)) for workers in (1, 4))
-    assert one.seconds == pytest.approx(2 * (1 + 1) + 2 * (3 + 1)), "two blocks of 64 draws each, and a step more"
-    assert four.seconds == pytest.approx(one.seconds / 4)
-    assert four.memory == pytest.approx(4 * one.memory)
-    assert (four.draws, four.blocks) == (one.draws, one.blocks) == (256, 4)
-
-
-def test_a_dry_run_names_its_units(monkeypatch):
-    known = Plan(cells=1, blocks=2, draws=128, seconds=90.0, memory=3 * 2**30, disk=5 * 2**20)
-    monkeypatch.setattr(sampling, "plan", lambda *_, **__: known)
-    recipe = Recipe(grid=({"width": [8], "depth": [1], "placement": "post"},))
-    said = str(sampling.dry_run(None, recipe, Execution(workers=2)))
-    for line in ("time    about 1.5 min with 2 workers", "memory  about 3.0 GiB", "disk    about 5.0 MiB"):
-        assert line in said
-
-
-def test_a_calibration_ends_soon_on_a_slow_machine(monkeypatch):
-    """Nothing is repeated once the time is over: a clock on which every look takes a second."""
-    ticks, timed = iter(range(10_000)), []
-    monkeypatch.setattr(planning.time, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(planning, "sample_block", lambda cell, *_: timed.append(cell))
-    plan([Cell(Stack(width=16))], draws=64, workers=1, limits=BatchLimits(at_once=1))
-    assert len(timed) == len(planning._PROBES)
-
-
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(3 * 86400, "72.0 h"), (30 * 86400, "30 days"), (5e4 * 3600, "5.7 years"), (1e60, "1e+09 years")],
 )
 def test_long_times_are_in_units_that_suit(seconds, said):
     assert duration(seconds).startswith(said)
-
-
-def test_some_of_many_cells_stand_for_all(monkeypatch):
-    """The total within 25%: 100 of 300 cells, whose steps are uniform, have a standard error of 5%."""
-    monkeypatch.setattr(planning, "_rates", lambda *_: np.array([1.0, 0.0, 0.0, 0.0]))
-    monkeypatch.setattr(planning, "_MOST_CELLS", 100)
-    cells = [Cell(Stack(width=width, depth=depth)) for width in range(2, 12) for depth in range(1, 31)]
-    some = plan(cells, draws=64, workers=1, limits=BatchLimits(at_once=1))
-    monkeypatch.setattr(planning, "_MOST_CELLS", len(cells))
-    every = plan(cells, draws=64, workers=1, limits=BatchLimits(at_once=1))
-    assert some.seconds == pytest.approx(every.seconds, rel=0.25)
-    assert some.seconds != every.seconds
-    assert some.memory == pytest.approx(every.memory, rel=0.1)
-    assert (some.draws, some.blocks) == (every.draws, every.blocks)
-
-
-REQUEST = {"request": {"draws": 70, "seed": 3}}
-
-
-def test_what_is_read_back_is_what_sample_gives(tmp_path, cells):
-    sample_into([*cells, cells[0]], draws=70, seed=3, run=Run.create(tmp_path / "run", REQUEST))
-    found = {s.cell.name: s for s in Run.open(tmp_path / "run").samples()}
-    assert set(found) == {cell.name for cell in cells}
-    for cell in cells:
-        stored = found[cell.name]
-        assert stored.draws == 128, "70 draws in blocks of 64"
-        assert stored.cell.key == cell.key
-        assert (stored.seeds == 3).all()
-        direct = sample(cell.stack, draws=128, seed=3, text=cell.text)
-        for name in direct:
-            np.testing.assert_array_equal(stored[name], direct[name], err_msg=name)
-        if cell.text is not None:
-            np.testing.assert_array_equal(stored.cell.text.ids, cell.text.ids)
-
-
-def test_one_text_under_several_stacks(tmp_path):
-    """Tokens and vocabulary decide a text's windows: every Stack keeps its own."""
-    path = tmp_path / "words.txt"
-    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
-    stacks = [Stack(width=8, depth=1, tokens=n, vocab=v) for n in (2, 4) for v in (3, 6)]
-    cells = [Cell(s, text=read_windows(path, tokens=s.tokens, vocab=s.vocab)) for s in stacks]
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=1, seed=3, run=run)
-    stored = {s.stack: s.cell.text.ids for s in run.samples()}
-    for cell in cells:
-        np.testing.assert_array_equal(stored[cell.stack], cell.text.ids)
-
-
-def test_workers_and_order_change_nothing(tmp_path, cells):
-    one, two = (Run.create(tmp_path / name, REQUEST) for name in ("one", "two"))
-    sample_into(cells, draws=70, seed=3, run=one)
-    sample_into(cells[::-1], draws=70, seed=3, run=two, execution=Execution(workers=2, task_seconds=0.01, at_once=2))
-    for a, b in zip(one.samples(), two.samples(), strict=True):
-        assert a.cell.key == b.cell.key
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name])
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_an_interruption_waits_for_a_file_that_is_being_written(tmp_path, cells, monkeypatch):
-    run, append = Run.create(tmp_path / "run", REQUEST), Run.append
-
-    def interrupted(self, blocks):
-        signal.raise_signal(signal.SIGINT)
-        append(self, blocks)
-
-    monkeypatch.setattr(Run, "append", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sample_into(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
-    assert len(run.landed()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"draws": 0}, "^draws"),
-        ({"seed": -1}, "^seed"),
-        ({"cells": []}, "^cells"),
-        ({"execution": {"workers": 2}}, "^execution must be an Execution, such as"),
-    ],
-)
-def test_bad_arguments(tmp_path, cells, arguments, message):
-    run = Run.create(tmp_path / "run", REQUEST)
-    with pytest.raises(ValueError, match=message):
-        sample_into(**({"cells": cells, "draws": 1, "seed": 0, "run": run} | arguments))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"workers": 0}, "^workers must be an integer of at least 1, got 0"),
-        ({"at_once": -1}, "^at_once must be an integer of at least 0, got -1"),
-        ({"land_every": -1.0}, "^land_every must be a number of seconds of at least 0, got -1.0"),
-        ({"land_every": float("nan")}, "^land_every"),
-        ({"task_seconds": float("inf")}, "^task_seconds must be a number of seconds of at least 0, got inf"),
-    ],
-)
-def test_bad_executions(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Execution(**arguments)
-
-
-def test_what_a_sweep_reports(tmp_path, cells):
-    run, seen = Run.create(tmp_path / "run", REQUEST), []
-    sample_into(cells, draws=70, seed=3, run=run, on_block=seen.append)
-    assert [now.blocks for now in seen] == [(k, 6) for k in range(1, 7)]
-    shares = [now.share for now in seen]
-    assert shares == sorted(shares)
-    assert shares[-1] == pytest.approx(1)
-
-
-def test_files_follow_the_clock(tmp_path, cells):
-    every, late = (Run.create(tmp_path / name, REQUEST) for name in ("every", "late"))
-    sample_into(cells, draws=200, seed=3, run=every, execution=Execution(land_every=0.0))
-    sample_into(cells, draws=200, seed=3, run=late, execution=Execution(land_every=1e6))
-    assert len(list((every.folder / "blocks").iterdir())) > 3
-    assert len(list((late.folder / "blocks").iterdir())) == 1
-    assert every.landed() == late.landed()
-
-
-def test_files_hold_so_many_blocks(tmp_path, cells, monkeypatch):
-    """What waits for the disk is bounded, whatever the clock says."""
-    monkeypatch.setattr(sys.modules["simulate.runs.sweep"], "_FILE_BLOCKS", 4)
-    run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells, draws=200, seed=3, run=run, execution=Execution(land_every=1e6))
-    assert [len(rows.group_by(["cell", "block"]).aggregate([])) for rows in run.tables()] == [4, 4, 4]
-
-
-def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
-    run, submit = Run.create(tmp_path / "run", REQUEST), InProcess.submit
-
-    def fails_at_the_fourth(self, fn, cell, seed, blocks, *rest):
-        if (cell.name, *blocks) == (cells[1].name, 1):
-            return submit(self, lambda: 1 / 0)
-        return submit(self, fn, cell, seed, blocks, *rest)
-
-    monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
-    with pytest.raises(ZeroDivisionError):
-        sample_into(cells, draws=70, seed=3, run=run, execution=Execution(at_once=1))
-    assert len(run.landed()) == 3

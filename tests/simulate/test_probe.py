@@ -15,10 +15,9 @@ from gradbounds import probe as judged
 from gradbounds.cli import main
 from simulate import probe
 from simulate.modules.branch_ends import unscaled_ends
-from simulate.modules.catalogue import BUILTINS, load_factory
+from simulate.modules.catalogue import load_factory
 from tests.helpers.probed_modules import one_module
 from theory import Stack
-from theory.configurations import stack_from_config
 
 
 def test_every_number_is_that_of_a_slow_twin():
@@ -153,13 +152,6 @@ def test_random_numbers_are_left_as_they_were():
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(7)
     np.testing.assert_array_equal(probe(one_module, widths=[4], depths=[2], seeds=2).frame["value"], first["value"])
-
-
-def test_models_of_transformers():
-    pytest.importorskip("transformers")
-    for name in ("gpt2", "bert"):
-        report = judged(name, widths=[64], depths=[4], seeds=2)
-        assert not report.alarms and len(set(report.to_frame()["layer"])) == 5
 
 
 def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
@@ -386,22 +378,3 @@ def test_a_factory_by_its_file(tmp_path, monkeypatch):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         probe(one_module, **({"widths": [4], "depths": [2], "seeds": 1} | arguments))
-
-
-def test_gpt2_is_the_one_that_its_configuration_describes():
-    """And versions of the library that draw another one are named."""
-    config = {"model_type": "gpt2", "n_embd": 128, "n_layer": 3, "n_head": 2, "vocab_size": 512}
-    assert BUILTINS["gpt2"].stack(128, 3) == stack_from_config(config, tokens=16, embeddings="untied")[0]
-
-
-@pytest.mark.parametrize(("version", "said"), [("5.14.1", "transformers 5.14.1 does not divide"), ("5.15.0", "")])
-def test_a_library_that_draws_another_gpt2_is_named(monkeypatch, version, said):
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__=version))
-    assert BUILTINS["gpt2"].note().startswith(said)
-    assert bool(BUILTINS["gpt2"].note()) == bool(said)
-
-
-def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match="transformers must be installed .*import of transformers halted"):
-        BUILTINS["gpt2"].factory(64, 1)
