@@ -4,10 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Literal, Protocol, TypeVar
 
-import numpy as np
 import pandas as pd
 
-from checks.fits import LEAST_POINTS, local_exponents
+from checks.fits import LEAST_POINTS
 from theory import Stack
 from theory.stack import TITLES
 
@@ -72,23 +71,3 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
     if not series:
         raise ValueError(f"table must have two cells that differ only in {against}; sweep over {against} first.")
     return pd.concat(series, ignore_index=True)
-
-
-def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return a table of slopes on log-log axes between neighbours of a series: measured, predicted, and of the bound.
-
-    Args:
-        series: rows of one or two placements, each sorted by `against`, as returned by `longest_series`.
-        against: "width" or "depth".
-
-    Returns:
-        The fields of the first network of each pair, `at` (the geometric mean of the pair's values), exponent and sem
-        of the measured norm, and the exponents `predicted` and `bound`.
-    """
-    parts = []
-    for _, rows in series.groupby("placement", sort=False):
-        x = rows[against].to_numpy()
-        at, exponent, sem = local_exponents(x, rows["norm"], rows["sem"])
-        others = {name: local_exponents(x, rows[name], np.zeros(len(x)))[1] for name in ("predicted", "bound")}
-        parts.append(rows.iloc[:-1].assign(at=at, exponent=exponent, sem=sem, **others).drop(columns="norm"))
-    return pd.concat(parts, ignore_index=True)

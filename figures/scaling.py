@@ -1,7 +1,4 @@
-"""Figures of the last layer's gradient norm against width or depth: Theorem 1's bound, theory and samples.
-
-The exponents are drawn too.
-"""
+"""Figures of the last layer's gradient norm against width or depth: Theorem 1's bound, theory and samples."""
 
 import math
 from collections.abc import Sequence
@@ -70,8 +67,32 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
     Raises:
         ValueError: axes have another number of entries.
     """
-    ylabel = r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)"
-    return _beside_theory(table, against, against, "norm", axes, ylabel, xlabel=SYMBOLS[against], yscale="log")
+    chosen = list(table.groupby("placement", sort=False))
+    with style(axes):
+        figure, (axis,) = panels(1, axes=axes)
+        if axes is None:
+            figure.set_size_inches(6.4, 3.9)
+        ends, values = [], set[float]()
+        for placement, rows in chosen:
+            at, color = rows[against].to_numpy(), of_placement(placement)["color"]
+            axis.plot(at, rows["bound"], **BOUND | {"color": color})
+            pale_line(axis, at, rows["predicted"], color)
+            axis.errorbar(at, rows["norm"], yerr=2 * rows["sem"], zorder=3, color=color, **MEASURED)
+            for column, name in (("bound", "Theorem 1"), ("predicted", "gradient")):
+                if math.isfinite(last := float(rows[column].iloc[-1])):
+                    ends.append((float(at[-1]), last, f"{TITLES[str(placement)]}, {name}", color))
+            values.update(at.tolist())
+        axis.set(xlabel=SYMBOLS[against], yscale="log")
+        value_ticks(axis, sorted(values))
+        axis.set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)")
+        decimal_ticks(axis.yaxis)
+        _name_gaps(axis, _bounded(chosen), against)
+        name_ends(axis, ends)
+        message(figure, _finding(chosen, against), axes=axes)
+        if axes is None:
+            about = setting(chosen[0][1], against)
+            figure.supxlabel(f"{about}; marks: random networks (± 2 s.e.); pale: theory; dashed: Theorem 1", fontsize=8)
+    return figure
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
@@ -82,86 +103,6 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     follows = against == "width" and first["vocab"] != last["vocab"]
     vocab = ("d" if ratio == 1 else f"{ratio:g} d") if follows else first["vocab"]
     return f"{other}, $n = {first['tokens']}$, $V = {vocab}$"
-
-
-@run_figure(
-    "local_exponents_in_width",
-    needs="width_exponents",
-    against="width",
-    title="Which power of the width does the gradient follow?",
-    caption=(
-        "Slopes between neighbouring widths, on logarithmic axes. Dots are samples with two standard errors, the "
-        "line is large-width theory, the dashed line is the slope of Theorem 1's bound. A power law is a flat "
-        "line."
-    ),
-    claims=("T1", "H2"),
-)
-@run_figure(
-    "local_exponents_in_depth",
-    needs="depth_exponents",
-    against="depth",
-    title="Which power of the depth does the gradient follow?",
-    caption=(
-        "Slopes between neighbouring depths, on logarithmic axes. Dots are samples with two standard errors, the "
-        "line is large-width theory, the dashed line is the slope of Theorem 1's bound. For great depth that is 0 "
-        "in Post-LN and -1/2 in Pre-LN."
-    ),
-    claims=("T1",),
-)
-def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw how steeply the last W2's gradient norm changes between neighbouring widths or depths.
-
-    It is the slope of ln‖∂L/∂W^{2,L}‖_F, with theory and bound, by placement.
-
-    Points are samples with 2 standard errors; neighbouring slopes share a network, so their errors alternate. The line
-    is large-width theory over the same pairs, and the dashed line is Theorem 1's bound.
-
-    Args:
-        table: a row per pair: columns placement, width, depth, tokens, vocab, at (geometric mean of the pair),
-            exponent, sem, predicted, bound.
-        against: "width" or "depth".
-        axes: one matplotlib axis to draw into, with the style that is set; None makes a new figure.
-
-    Raises:
-        ValueError: axes have another number of entries.
-    """
-    letter = "d" if against == "width" else "L"
-    ylabel = rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$"
-    xlabel = f"{SYMBOLS[against]} (geometric mean of two)"
-    return _beside_theory(table, against, "at", "exponent", axes, ylabel, xlabel=xlabel)
-
-
-def _beside_theory(
-    table: pd.DataFrame, against: str, x: str, y: str, axes: Sequence[Axes] | None, ylabel: str, **settings: str
-) -> Figure:
-    """Draw column `y` with error bars, theory and bound against column `x`, one color per placement."""
-    chosen = list(table.groupby("placement", sort=False))
-    with style(axes):
-        figure, (axis,) = panels(1, axes=axes)
-        if axes is None:
-            figure.set_size_inches(6.4, 3.9)
-        ends, values = [], set[float]()
-        for placement, rows in chosen:
-            at, color = rows[x].to_numpy(), of_placement(placement)["color"]
-            axis.plot(at, rows["bound"], **BOUND | {"color": color})
-            pale_line(axis, at, rows["predicted"], color)
-            axis.errorbar(at, rows[y], yerr=2 * rows["sem"], zorder=3, color=color, **MEASURED)
-            for column, name in (("bound", "Theorem 1"), ("predicted", "gradient")):
-                if math.isfinite(last := float(rows[column].iloc[-1])):
-                    ends.append((float(at[-1]), last, f"{TITLES[str(placement)]}, {name}", color))
-            values.update(at.tolist())
-        axis.set(**settings)
-        value_ticks(axis, sorted(values))
-        axis.set_ylabel(ylabel)
-        if y == "norm":
-            decimal_ticks(axis.yaxis)
-            _name_gaps(axis, _bounded(chosen), x)
-        name_ends(axis, ends)
-        message(figure, _finding(chosen, against, y), axes=axes)
-        if axes is None:
-            about = setting(chosen[0][1], against)
-            figure.supxlabel(f"{about}; marks: random networks (± 2 s.e.); pale: theory; dashed: Theorem 1", fontsize=8)
-    return figure
 
 
 def _bounded(chosen: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]:
@@ -187,12 +128,7 @@ def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> No
         )  # fmt: skip
 
 
-def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
-    if y == "exponent":
-        letter = "d" if against == "width" else "L"
-        ends = [rows.iloc[-1] for _, rows in chosen]
-        exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
-        return f"Gradient at the largest {against}: {', '.join(exponents)}"
+def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str) -> str:
     if not (bounded := _bounded(chosen)):
         return f"The last layer's gradient against the {against}; Theorem 1 has no bound here"
     _, rows = bounded[0]  # whose gaps the panel names

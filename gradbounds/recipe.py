@@ -17,8 +17,6 @@ from theory.stack.stack import OWN
 _FOLDER = resources.files("gradbounds") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir()))
 
-_SAMPLING = ("engine", "device", "dtype", "text")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -78,38 +76,18 @@ def read_recipe(path: Path) -> Recipe:
     The path of a text file is relative to the TOML file.
 
     Raises:
-        ValueError: the file is missing, no TOML, has keys that a recipe has not, or networks that no recipe describes.
+        ValueError: the file is missing, no TOML, has keys that a recipe has not, or is of a run from Python.
     """
     content = read_document(path, "file", "TOML")
     check_seal(path)
     if isinstance(content.get("networks"), list):
-        return _of_networks(content, path)
+        raise ValueError(
+            f"file must hold a recipe, but {str(path)!r} is of a run from Python: repeat its call of gradbounds.sweep."
+        )
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
     return replace(recipe, text=str(beside)) if (recipe.text not in ("", *TEXTS)) and not is_manifest else recipe
-
-
-def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
-    """Return the recipe of a sweep that was started from Python, whose manifest has a table for every network.
-
-    Raises:
-        ValueError: no recipe describes the networks, which are sampled in several ways or on a text, or the manifest
-            was changed.
-    """
-    asked: dict[str, Any] = {"request": None, "draws": None} | dict(manifest)
-    tables, request, draws = asked["networks"], asked["request"], asked["draws"]
-    if not all(isinstance(table, dict) for table in (*tables, request)):
-        raise ValueError(f"file must be an unchanged manifest.toml, but {str(path)!r} is not.")
-    ways = {tuple((name, str(table[name])) for name in _SAMPLING if name in table) for table in tables}
-    if len(ways) > 1 or any("text" in dict(way) for way in ways):
-        raise ValueError(
-            f"file must have networks of one recipe, but the networks of {str(path)!r} are sampled in several "
-            "ways or on a text. Repeat the call of gradbounds.sweep instead."
-        )
-    grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
-    sampling: dict[str, Any] = dict(*ways)
-    return Recipe(grid=grid, draws=draws, seed=request.get("seed"), **sampling)
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:

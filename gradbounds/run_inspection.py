@@ -61,7 +61,6 @@ def _inspection(run: Run) -> Result:
             at.get(name, "unknown") for name in ("started", "command", "gradbounds", "processor")
         )
         lines.append(f"{started}  {called}  (gradbounds {version}, {processor})")
-    lines += run.without_checksums()
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
         return Result(

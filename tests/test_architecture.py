@@ -76,7 +76,7 @@ ARROWS = {
         "registry": "", "looks": "", "style": "looks",
         "concentration": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
-        "first_step": "style", "logged_step": "style", "probe": "style", "sweeps": "style",
+        "logged_step": "style", "probe": "style", "sweeps": "style",
     },
     "studies": {
         "committed": "", "comparisons": "", "flags": "", "kept_rows": "", "presets": "", "schedules": "",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from checks.series import local_exponent_table, longest_series
+from checks.series import longest_series
 from checks.stacks.profiles import profile_cells
 from checks.stacks.theorem1 import chain_table, last_layer_table
 from checks.statistics import share
@@ -58,8 +58,6 @@ def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
 RUN_TABLES: dict[str, Callable[[Sequence[Samples]], pd.DataFrame]] = {
     "width_series": lambda cells: _series(cells, "width"),
     "depth_series": lambda cells: _series(cells, "depth"),
-    "width_exponents": lambda cells: local_exponent_table(_series(cells, "width"), "width"),
-    "depth_exponents": lambda cells: local_exponent_table(_series(cells, "depth"), "depth"),
     "layer_profiles": lambda cells: comparison(profile_cells(cells)),
     "excess": excess_table,
     "proof_chain": chain_table,

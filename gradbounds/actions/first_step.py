@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ import pandas as pd
 
 from checks.first_step import FirstStep, first_step
 from checks.trust import NUMBERS
-from figures.first_step import first_step_rates
-from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
+from gradbounds.actions.first_step_cost import cost_within, network_seconds, parameter_count
 from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -28,7 +26,6 @@ from theory.configurations.comparisons import compared_step
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.configurations.vectors import logit_multiplier
 from theory.coverage import gaps
-from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.stack import TITLES
 from theory.stack.optimizers import NAMES, Optimizer
@@ -36,8 +33,9 @@ from theory.stack.optimizers import NAMES, Optimizer
 # Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
-# Networks that are stepped where theory has no rule and nobody says how many, if time allows.
-_UNASKED = 16
+
+# The way to measure what theory has no rule for.
+_SAMPLE = ["\n--draws 4 measures step 1 in sampled networks without a rule."]
 
 
 def first_steps(
@@ -50,7 +48,7 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: optimizers whose first step is predicted.
-        draws: random networks to sample for each network; if None, 2 to 16 for networks without a rule.
+        draws: random networks to sample for each network; None for none.
         seed: seed of the first sampled network.
         patterns: number of attention samples if attention is random; 4 to 16 if None.
         notes: notes on the first network's configuration.
@@ -59,7 +57,7 @@ def first_steps(
         plan: whether to only estimate time and memory.
 
     Returns:
-        Table `first_step` and, for several widths or depths, a figure of this name; for a plan, seconds and bytes.
+        Table `first_step`; for a plan, seconds and bytes.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -73,8 +71,7 @@ def first_steps(
         if count is not None:
             check_count(name, count, least)
     cost = cost_within(stacks, optimizers, budget, patterns)
-    left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
-    counts = [_count(stack, optimizers, draws, left) for stack in stacks]
+    counts = [0 if gaps(stack, "sampled_step") or _is_large(stack) else draws or 0 for stack in stacks]
     of_networks = sum(k * network_seconds(stack, len(optimizers)) for stack, k in zip(stacks, counts, strict=True))
     whole = Cost(cost.seconds + of_networks, cost.bytes + TORCH)
     if plan:
@@ -91,9 +88,8 @@ def first_steps(
         lines=[
             *drawn_lines(notes), *table_lines(rows), *exponent_lines(rows),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
-            *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
+            *(_not_sampled(stacks) if draws else _SAMPLE * any(rows["no_rule"])), *note_lines(notes),
         ],
-        figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
 
 
@@ -104,36 +100,8 @@ def _stepped(
     rows: list[dict[str, Any]] = []
     for stack, count in every:
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
-        scale = _noise_scale(stack)
-        rows += [
-            _row(stack, optimizer, [step[optimizer] for step in sampled], patterns) | {"noise_scale": scale}
-            for optimizer in optimizers
-        ]
+        rows += [_row(stack, optimizer, [step[optimizer] for step in sampled], patterns) for optimizer in optimizers]
     return pd.DataFrame(rows)
-
-
-def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, seconds: float) -> int:
-    # Return how many networks are sampled and stepped, next to theory or where theory has no rule.
-    # Sampled steps ask for a model with parameters, which not every network has.
-    if gaps(stack, "sampled_step") or _is_large(stack):
-        return 0
-    if draws is not None or not gaps(stack, "first_step"):
-        return draws or 0
-    count = min(_UNASKED, int(seconds / network_seconds(stack, len(optimizers))))
-    return count if count > 1 else 0  # one draw has no error
-
-
-def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
-    # Explain why networks without theory were not sampled automatically.
-    without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
-    lines = _not_sampled(without)
-    for stack in without:
-        if not _is_large(stack) and not gaps(stack, "sampled_step"):
-            takes = duration(2 * network_seconds(stack, len(optimizers)))
-            lines.append(
-                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 runs it anyway."
-            )
-    return list(dict.fromkeys(lines))
 
 
 def _is_large(stack: Stack) -> bool:
@@ -174,14 +142,6 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
     row["break_even_rate"] = float(np.nanmedian(ends)) if np.isfinite(ends).any() else float("nan")
     row["draws"] = len(sampled)
     return row
-
-
-def _noise_scale(stack: Stack) -> float:
-    # Return the noise scale in sequences; NaN where theory has no rule.
-    try:
-        return noise_scale(stack, patterns=noise_patterns(stack), grouped=False).whole
-    except NoRuleError:
-        return float("nan")
 
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
@@ -249,7 +209,6 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the gain"] = table["most_of_the_gain"]
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
-    shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
     tokens = " or ".join(map(str, dict.fromkeys(table["tokens"])))
     of_batch = batch_text(int(table["sequences"].max()), tokens, None)
     lines = [
@@ -265,13 +224,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
             "step 1 leaves their loss unchanged."
         )
     lines.append("off by up to: largest expected error of the critical rate at this width.")
-    # Two sequences share nothing where units are odd in the mean, as gated ones are.
-    shared = "; none: the gradients of two such sequences have no common part" * bool(
-        np.isinf(table["noise_scale"]).any()
-    )
     lines += [
-        "noise scale (theory): batch size above which a larger batch helps little, in sequences whose tokens all differ"
-        f"{shared}.",
         "updates: largest / smallest relative update |u_W|/|W| over the matrices.",
         "",
         *shown.to_string(index=False).splitlines(),

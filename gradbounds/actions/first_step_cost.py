@@ -7,10 +7,9 @@ from dataclasses import replace
 from gradbounds.budget import Budget, OverBudgetError, by_clock
 from gradbounds.units import duration, format_bytes
 from theory import Stack
-from theory.coverage import gaps, is_fluctuating
+from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost, measured_pace
-from theory.first_step.outputs import pattern_count
-from theory.mean_field.cost import Cost, prediction_cost
+from theory.mean_field.cost import Cost
 from theory.stack.optimizers import Optimizer
 from theory.stack.weights import weight_shapes
 
@@ -34,13 +33,9 @@ def network_seconds(stack: Stack, optimizers: int) -> float:
 
 
 def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None) -> Cost:
-    """Estimate the time and memory of predicting the first optimizer steps and the noise scales of networks."""
+    """Estimate the time and memory of predicting the first optimizer steps of networks."""
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
-    steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
-    for stack in stacks:
-        if not (gaps(stack, "prediction") or gaps(stack, "noise_scale")):
-            steps += prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
-    return steps
+    return sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
 
 
 def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
@@ -67,11 +62,6 @@ def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget
         f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more "
         f"than {budget.exceeded(paced)}{change}; --max-time and --memory allow more."
     )
-
-
-def noise_patterns(stack: Stack) -> int | None:
-    """Return the number of attention samples for predicting the noise scale; None if attention is not random."""
-    return pattern_count(stack) if is_fluctuating(stack) else None
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:

@@ -1,15 +1,11 @@
 """The samples in the folders of runs, and the differences between two runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from checks.stacks.two_runs import RATE, can_differ, only_in_one, run_differences, set_apart
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.result import Result
 from simulate import Run, Samples
-
-if TYPE_CHECKING:
-    from checks.models.reference import Reference
 
 _SHOWN = 30
 
@@ -32,22 +28,15 @@ def judged_samples(run: Run) -> list[Samples]:
 
 
 def diff(first: Path, second: Path) -> Result:
-    """Report the differences between two runs, or between two stored reports of `gradbounds probe`.
+    """Report the differences between two runs.
 
     Returns:
-        For runs, the table `numbers`: a row for every quantity and layer of the networks in both runs.
+        The table `numbers`: a row for every quantity and layer of the networks in both runs.
 
     Raises:
-        ValueError: one of them is neither a run nor a probe, or they have nothing in common.
+        ValueError: one of them is not a run, or they have nothing in common.
     """
-    about, kept = f"{first} against {second}", [_kept_probe(path) for path in (first, second)]
-    if kept[0] is not None and kept[1] is not None:
-        from checks.models.reference import against_reference  # late: runs need no libraries of modules
-
-        alarms = against_reference(kept[1], kept[0])
-        differences = [str(alarm) for alarm in alarms]
-        none = [] if differences else [f"No difference between {first} and {second}."]
-        return Result(about=about, values={"differences": alarms}, lines=none, differences=differences)
+    about = f"{first} against {second}"
     runs = [judged_samples(Run.open(path)) for path in (first, second)]
     table, alone = run_differences(*runs), only_in_one(*runs)
     if table.empty:
@@ -78,11 +67,3 @@ def diff(first: Path, second: Path) -> Result:
         shown += [f"... and {len(differs) - _SHOWN} more: --json has all"] if len(differs) > _SHOWN else []
     values = {"only_in_first": alone[0], "only_in_second": alone[1], "differing": len(differs)}
     return Result(about=about, tables={"numbers": table}, values=values, lines=lines, differences=shown)
-
-
-def _kept_probe(path: Path) -> "Reference | None":
-    # Read what `probe --out` saved in a folder or a file; None if it is not a saved probe.
-    from checks.models.reference import FILE, Reference
-
-    file = path / FILE if path.is_dir() else path
-    return Reference.read(file) if file.is_file() and file.suffix == ".json" else None

@@ -1,4 +1,4 @@
-"""The presets `compare` and `relax` of `gradbounds sweep`, which print a table and draw a figure at the end."""
+"""The presets `compare` and `relax` of `gradbounds sweep`, which print a table at the end."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from checks.report import agreement_lines
 from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_spreads
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_table
 from checks.theory_and_samples import comparison
-from figures.sweeps import placements, relaxations
+from figures.sweeps import placements
 from gradbounds.actions.sweep import sweep_into
 from gradbounds.grid import FIELDS, field_values
 from gradbounds.plain_text import table_lines
@@ -143,7 +143,7 @@ def relax(
         workers: number of processes.
 
     Returns:
-        Table and figure `relaxations`.
+        Table `relaxations`.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
@@ -167,7 +167,6 @@ def relax(
         tables={"relaxations": table},
         values={"left_out": left_out} | counts,
         lines=[*left_out, *landed, *relaxation_lines(table), *agreement],
-        figures={"relaxations": partial(relaxations, table)},
     )
 
 

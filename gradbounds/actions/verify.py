@@ -107,7 +107,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
             table = layer_table(prediction_of(samples), samples)
             lines += [*network_lines(samples.stack, table, "there is no rule for this network."), ""]
         shown = lines if layers else [*_network_tables(sampled), *[""] * bool(result.verdicts)]
-    below = [*result.below, *_without_rule(sampled), *run.without_checksums()]
+    below = [*result.below, *_without_rule(sampled)]
     if result.verdicts:
         compared = len(common(result.verdicts, committed))
         sentence = f"{compared} of these {len(result.verdicts)} verdicts were compared with committed verdicts."

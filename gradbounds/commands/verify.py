@@ -78,12 +78,11 @@ class Check(WithJson):
     """Compare a run with theory and print every verdict that it can give; or compare two runs with each other.
 
     Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Networks are
-    matched without the fields that have one value in the first run and another in the second. For two results of
-    `probe --out`, the differences between the modules are printed.
+    matched without the fields that have one value in the first run and another in the second.
     """
 
-    folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]
-    against: Annotated[Path | None, optional("other run folder, or saved probe, to compare with", "RUN")] = None
+    folder: Annotated[Path, Positional, Flag(name="run", help="run folder")]
+    against: Annotated[Path | None, optional("other run folder to compare with", "RUN")] = None
     layers: Annotated[
         bool, optional("print measured and predicted gradients of every network, layer by layer", None)
     ] = False

@@ -267,7 +267,7 @@ def _first_step(question: Question) -> dict[str, Any]:
 
     stack, notes = question.network()
     rates, lines = list[dict[str, Any]](), list[str]()
-    names = ("critical_rate", "critical_rate_sem", "implied_error", "no_rule", "no_coefficient", "noise_scale")
+    names = ("critical_rate", "critical_rate_sem", "implied_error", "no_rule", "no_coefficient")
     limits = _limits(max(STEP_SECONDS, question.seconds or 0.0))
     for optimizer in _STEPPED:
         try:

@@ -42,8 +42,3 @@ def open_parquet(file: Path) -> pq.ParquetFile:
     if digest and hashlib.sha256(content).hexdigest()[:32] != digest[1]:
         raise OSError("its bytes are not those that were written")
     return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-
-
-def has_checksum(file: Path) -> bool:
-    """Return whether a Parquet file has checksums; files of earlier versions have none."""
-    return _DIGEST.fullmatch(file.name) is not None

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest, sealed
-from simulate.runs.parquet import has_checksum, open_parquet, write_parquet
+from simulate.runs.parquet import open_parquet, write_parquet
 from simulate.runs.tables import (
     Block,
     block_rows,
@@ -255,17 +255,6 @@ class Run:
             ValueError: a file's name is not one that a sweep gives; it may be a copy.
         """
         return block_files(self.folder / "blocks")
-
-    def without_checksums(self) -> list[str]:
-        """Return a remark on the number of the run's Parquet files without checksums; empty if all have them."""
-        files = [file for sub in ("blocks", "windows") for file in self._parquet(sub)]
-        without = sum(not has_checksum(file) for file in files)
-        if not without:
-            return []
-        return [
-            f"{without} of {len(files)} Parquet files are of an earlier version and have no checksums; a flipped bit "
-            "in one is not noticed."
-        ]
 
     def _parquet(self, sub: str) -> list[Path]:
         return sorted((self.folder / sub).glob("*.parquet"))

