@@ -9,27 +9,22 @@ batch of at most N positions is sampled as it is, with repeated ids, and numbers
 tied embeddings, its positions with equal ids are merged.
 
 The positions a token attends to have contexts in the same sequence. In one group of all positions, deeper layers
-average all contexts, and positions are too much alike. The squared gradient was up to 7 times too large. So there are
-W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
+average all contexts, and positions are too much alike. So there are W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
 has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions the second term is about W/N + (1 − W/N)/t, because t
 draws repeat. The number of groups is W = Σ_i 1/t_i over the positions i: under a causal mask, W = N H_T/T with the
 harmonic number H_T. Then W/N alone is the mean of 1/t, so that the second term is up to twice too large. For T = 32 it
 is 0.24 instead of 0.13. A batch of fewer sequences has as many groups.
 
-With one context for all repetitions of an id, curvatures are too large: by 10 to 20% with GELU, two to three times with
-gated units. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's step depends on the
+With one context for all repetitions of an id, curvatures are too large. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's step depends on the
 gradient's rank, which is up to d in a batch. So its gain and curvature are from `muon_rule_of_batch`, in which a
 position represents many (`_Positions.single`). A polar step does not depend on the gradient's size, so that a larger
 kernel does not change its curvature.
 The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
-The errors of critical rates with gated units are sometimes larger. In one gated network with 16 sequences, the
-curvature for AdamW's step of WQ and WK alone was 3.4 times the sampled one. For its step of W1 and WG it was 0.78 times
-the sampled one.
+The errors of critical rates with gated units are sometimes larger.
 
-Muon's curvature is 0.74 to 1.39 times the sampled one in 41 networks with plain units. With 48 ids, the curvature was
-two times too large in one network, because an id has one context. Token embeddings much larger than 1 make positions
-nearly orthogonal. Few positions then have too large a critical rate: 64 of them by up to 1.9 times, 8 by up to 40
-times.
+Muon's curvature is 0.74 to 1.39 times the sampled one in 41 networks with plain units (tests/evidence/batch-steps.json).
+Token embeddings much larger than 1 make positions nearly orthogonal. Few positions then have too large a critical rate,
+and fewer positions have a larger one.
 
 Source: this project.
 """
@@ -102,18 +97,16 @@ With plain units in causal Pre-LN networks, there are 40 or more for each optimi
 of Pre-LN with plain or gated units are from predictions with one group of positions, which long causal sequences still
 have. With groups, they are 1.24 (SGD), 1.34 (AdamW) and 2.14 (gated units). With gated units and small embeddings,
 Muon's gain is up to 1.3 times too large. Muon's smallest numbers with plain units are 0.62 and 0.63 (128 tokens in 4
-sequences), and 0.74. In a network with 512 tokens, one was 1.56 with a former rule. The weights of experts add up to 1.
+sequences), and 0.74. The weights of experts add up to 1.
 The range of n networks contains the next one with probability (n − 1)/(n + 1), if the next one is drawn alike.
 
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 3.7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Six
-causal Pre-LN networks had two layers and 16 or 64 sequences, and SGD or AdamW. With the text's words in random order,
-gains were within 7% of the sampled ones. In the text's own order, SGD's sampled gain was 1.02 to 1.41 times as large.
+token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`.
 
 Muon's rates were 0.69 to 1.17 times the predicted ones in 18 Post-LN networks. In 9 Peri-LN networks, they were 0.65
-to 1.28 times the predicted ones. These are too few for a range.
+to 1.28 times the predicted ones. These are too few for a range. Source: tests/evidence/batch-steps.json.
 """
 
 
@@ -127,8 +120,8 @@ RISES: dict[str, Ranges] = {
 The keys are placement and optimizer; 18 to 27 networks have each. Multiples of a network's own critical rate were
 0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16 and 32. A smallest multiple of 0 is less than 0.25, at which some losses had risen.
 Infinity is more than 32. The critical rate is to second order, and the loss itself can fall far beyond it. Source:
-tests/evidence/batch-losses.json. In random networks of transformers' classes, the loss rose earlier in two kinds, which
-have no entry: with parallel branches (Pythia) at 0.2 times Muon's rate, and for Gemma at 0.3 times AdamW's.
+tests/evidence/batch-losses.json. Parallel branches, and tied embeddings that are multiplied as Gemma's, have no entry:
+tests by hand, without stored numbers, had losses that rose earlier.
 """
 
 
@@ -137,7 +130,7 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
-            embeddings that are multiplied as Gemma's. Sampled rates were 2 to 3.7 times the predicted ones there.
+            embeddings that are multiplied as Gemma's. Tests by hand, without stored numbers, had rates outside the ranges.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
         masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.
             All Pre-LN encoders had masked words, and no loss was sampled in them.
@@ -154,8 +147,8 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 MEASURED_SCALES = {"pre": (0.53, 1.35), "post": (0.72, 1.08), "peri": (0.55, 1.61)}
 """The smallest and largest factor of `BatchStep.rescaled` at which critical rates were measured, by placement.
 
-Source: tests/evidence/batch-steps.json. Above, the factor may be from noise, which the curvature does not share. In
-OPT's Post-LN class, the factor was 2.0, and the measured rates were 1.7 (AdamW) and 3 (SGD) times the predicted ones.
+Source: tests/evidence/batch-steps.json. Above, the factor may be from noise, which the curvature does not share. Then
+predicted rates are too small.
 """
 
 # The most positions of one frequent token id.
