@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ from gradbounds.network_text import (
 )
 from theory import Stack
 from theory.configurations import Note
-from theory.configurations.vectors import has_own_rates
-from theory.coverage import gaps
 from theory.first_step.noise_scale import NoiseScale
 from theory.first_step.rules import epsilon_factor
 from theory.mean_field.experts import rarely_chosen
@@ -113,10 +110,8 @@ def layer_lines(
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
-    has_rate = whole > 0 and not (stack.experts or has_own_rates(notes) or gaps(replace(stack, tokens=2), "first_step"))
     are_alike = bool(stack.query_key_scale and cosine is not None and cosine.max() > NEARLY_EQUAL)
-    slowest = slowest_step(stack, table, whole)
-    return [*lines, *_step_lines(stack, gradients, slowest, are_alike=are_alike, has_rate=has_rate)]
+    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), are_alike=are_alike)]
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:
@@ -208,7 +203,7 @@ def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mappi
 def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str, least: float) -> str:
     """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; MLP WG 6x".
 
-    Errors above 5% follow the ratio: those of the samples, and of WQ and WK at least `least`.
+    A standard error above 10% follows the ratio, or the largest error `least` of WQ and WK where that is larger.
     The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
@@ -217,20 +212,21 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
         plain = re.sub(r"^of (attention$|the |its )?| \(.*", "", whose)
         of_part = parts.setdefault(re.sub("^(feed-forward block|gate)$", "MLP", plain), {})
         error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
-        error = max(error, least * (role(name) in ("WQ", "WK")))
-        unsure = f" (+-{error:.0%})" if error > _UNSURE else ""
+        within = least * (role(name) in ("WQ", "WK"))
+        unsure = f" (within {within:.0%})" * (within >= error) or f" (+-{error:.0%})"
+        unsure *= max(error, within) > _UNSURE
         of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
     by_part = {
         part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    return re.sub(r"(WK [\d.e+]+x( \(\+-\d+%\))?)", rf"\1{of_scores}", text, count=1)
+    text = re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
+    return re.sub(r"(WK [\d.e+]+x( \(\D+\d+%\))?)", rf"\1{of_scores}", text, count=1)
 
 
 def _step_lines(
-    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str],
-    *, are_alike: bool, has_rate: bool,
+    stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, are_alike: bool
 ) -> list[str]:  # fmt: skip
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
@@ -246,7 +242,6 @@ def _step_lines(
         gradients: gradient norms by matrix and layer.
         slowest: result of `slowest_step`.
         are_alike: whether tokens are nearly equal in a layer, where steps in WQ and WK hardly change the loss.
-        has_rate: whether the card names the command that predicts the critical learning rate of Muon.
     """
     sgd, adam = relative_updates(stack, gradients)
     sgd = {at: float(f"{size:.4g}") for at, size in sgd.items()}  # equal but for rounding: the first matrix
@@ -258,17 +253,12 @@ def _step_lines(
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    rates = ["rate: --learning-rate R --optimizer muon"] * has_rate
     who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
     steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
-    slower, rest = [slowed_text(slowest)] * bool(slowest[1]), list[str]()
-    if are_alike:
-        steps += ["as tokens are alike, WQ, WK hardly change the loss"]
-        slower, rest = [], [card_row("AdamW's epsilon", each.removeprefix("AdamW's epsilon ")) for each in slower]
-    has_rows = are_alike or bool(slower)
+    slower = [f"but {slowed_text(slowest)}"] * bool(slowest[1])
+    alike = ["as tokens are alike, WQ, WK hardly change the loss"] * are_alike
     return [
-        card_row("AdamW, Muon", "; ".join([*steps, *slower, *[f"Muon's {rate}" for rate in rates if not has_rows]])),
-        *rest, *[card_row("Muon", rate) for rate in rates if has_rows],
+        card_row("AdamW, Muon", "; ".join([*steps, *slower, *alike])),
         card_row(
             "SGD moves",
             f"{role(most[0])} (layer {most[1]}) {moved} times as far as {role(least[0])} (layer {least[1]}), "

@@ -278,9 +278,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the command for Muon, the reasons for
-    # matrices, AdamW's epsilon, other reasons, and the line above step 1, in this order.
-    dropped = ("  SGD moves", "  SGD ", "  Muon ", "  why W", "  AdamW's", "  why ", "See `alike")
+    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the reasons for matrices, other reasons, and
+    # the line above step 1, in this order.
+    dropped = ("  SGD moves", "  SGD ", "  why W", "  why ", "See `alike")
     for least in (dropped[:count] for count in range(len(dropped) + 1)):
         lines = [
             part
@@ -420,9 +420,9 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     return {"positions": count, "kernel_scale": scale, "evidence": evidence(stack, scales)} | {
         name: {
             "rate": rate,
-            "low": rate * fewer[name] * ranges[name][0] or None,
+            "low": (low := rate * fewer[name] * ranges[name][0]) or None,
             "high": rate * beyond * ranges[name][1] if ranges[name][0] else None,
-            "rises": rate * rises[name][0] if name in rises else None,
+            "rises": low * rises[name][0] if name in rises else None,
             "gain": rescaled[name].gain,
         }
         for name, rate in critical.items()
@@ -557,28 +557,27 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
-    within = f", {rates['evidence'].replace('extrapolated', 'ranges untested')}" * bool(rates["evidence"])
+    within = f", {rates['evidence'].removeprefix('in ')}" * bool(rates["evidence"])
     return [
-        f"Learning rate of step 1 (R/N in N warm-up steps to R){within}; yours: --learning-rate R --warmup-steps N",
+        f"Learning rate of step 1 (warm-up R/N){within}; yours: --learning-rate R --warmup-steps N --optimizer muon",
         *[card_row(name, _rate_text(rates[key])) for key, name in RATES.items()],
-    ]  # fmt: skip
+    ]
 
 
 def _rate_text(ends: Mapping[str, float | None]) -> str:
-    """Return where the loss to second order falls and rises, and from which rate on sampled losses themselves rose."""
+    """Return up to which rate step 1 lowers the loss, and from which rate on a sampled loss may rise."""
     low, rate, high, rises = (
         f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
         for end in (ends[name] or 0.0 for name in ("low", "rate", "high", "rises"))
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    text = f"lowers the loss up to {low}; raises it from {high} (second order)"
+    safe = f"safe up to {low}; loss may rise from {rises} on"
     if ends["rises"] is None:
-        return text
-    exact = f"perhaps from {rises}" if ends["rises"] else "perhaps earlier"
-    if ends["rises"] >= (ends["high"] or 0.0):
-        exact = f"from {rises} or later"
-    return f"{text}, {exact} (exact)"
+        safe = f"safe up to {low} to second order; losses were not sampled"
+    elif ends["rises"] < ends["low"]:
+        safe = f"safe up to {rises}; loss may rise above" if ends["rises"] else "no rate is known to be safe"
+    return f"{safe} (second-order critical rate: {low} to {high})"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

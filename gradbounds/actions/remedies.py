@@ -69,6 +69,9 @@ _CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
 
 _EVENED = "if you use SGD"
 
+SKIPPED = 0.1
+"""The share of the residual stream's mean square below which the layers that add it are called nearly skipped."""
+
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
@@ -154,7 +157,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
                 # A branch between norms changes a gradient by a factor of 1 + a/r², where r is the stream's rms. With
                 # large embeddings, r is theirs in every layer, and the logarithm of a ratio is proportional to 1/r².
                 times = (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5
-                changes[k + 1 :] = _within(stack, _smaller(stack, change, times, 1.0), limit, coarse=is_coarse)
+                changes[k + 1 :] = _within(stack, _smaller(stack, change, times), limit, coarse=is_coarse)
     return best, best.line() if best else _NONE.format(len(changes), duration(limit.seconds))
 
 
@@ -254,27 +257,20 @@ def change_rows(
         return [
             card_row(_EVENED, "no tested change halves the layers' difference (log scale); all, with costs: --compare")
         ]
+    flags = " ".join(as_flags(change.values))
+    if not change.is_for_all:
+        evened = f"evens layers out to about {change.first_over_last:.2g}x"
+        return [card_row(_EVENED, f"{change.words} {evened}; cost, code: --compare {flags}")]
     before, after = change.losses
     loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
     of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else ""
     of += f"; for one sequence of {tokens_text(tokens)}" * (not (change.norms or change.tokens))
-    effect = change.effect
-    if run is not None and (change.norms or change.tokens):
-        error = QUICK_RATIO if run.values["stack"].ffn == "gated" else PLAIN_RATIO
-        effect = re.sub(r"\((W[QK])\)", rf"(\1, +-{error:.0%})", effect)
-        effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.{3 - bool(change.tokens)}g}", effect)
+    effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.2g}", change.effect)
     effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
     effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
-    flags, cost = " ".join(as_flags(change.values)), ""
-    if run is not None and "embedding_scale" in change.values:
-        milder = [each["embedding_scale"] for _, each in _smaller(run.values["stack"], change, 0.39)]
-        flags += "".join(f",{value:g}" for value in milder)
-        cost = f"{_cost_text(change, table)}code{''.join(f' ({value:g} is milder)' for value in milder)}: "
+    cost = _cost_text(change, table)
     return [
-        card_row(
-            "alike tokens" if change.is_for_all else _EVENED,
-            f"{'mended by ' * change.is_for_all}{change.words}: then {effect}{of}{loss}; {cost}--compare {flags}",
-        )
+        card_row("alike tokens", f"mended by {change.words}: then {effect}{of}{loss}; {cost}code: --compare {flags}")
     ]
 
 
@@ -285,15 +281,15 @@ def _cost_text(change: Remedy, table: Columns) -> str:
     before, after = change.added
     if not 0.0 < after < before:
         return ""
-    added, now = (f"{float(f'{100 * share:.2g}'):g}%" for share in (after, before))
-    most = "at most " * bool(change.tokens)
-    return f"cost: layers 2 to {max(table['layer'])} add {most}{added} of the stream's mean square (now {now}); "
+    share = f"{'at most ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
+    skipped = ", so that they are nearly skipped at first" * (after < SKIPPED)
+    return f"cost: layers 2 to {max(table['layer'])} add {share} of the stream's mean square{skipped}; "
 
 
-def _smaller(stack: Stack, change: Remedy, times: float, least: float = 0.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Yield the change to embeddings `times` as large as a change's, at least `least`, rounded up to 1, 2, 5, 10, ...
+def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Yield the change to embeddings `times` as large as a change's, at least 1, rounded up to 1, 2, 5, 10, ...
     scale = float(change.values.get("embedding_scale", 0.0))
-    smaller = max(least, _round_up(times * scale))
+    smaller = max(1.0, _round_up(times * scale))
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
 

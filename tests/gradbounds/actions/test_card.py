@@ -131,10 +131,16 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
     for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
-        rate, low, high = (rates[row["optimizer"]][name] for name in ("rate", "low", "high"))
-        pattern = r"lowers the loss up to (\S+); raises it from (\S+) \(second"
-        printed = re.match(pattern, value_of(card, title)).groups()
-        assert [*map(float, printed)] == pytest.approx([low, high], rel=0.06)
+        rate, low, high, rises = (rates[row["optimizer"]][name] for name in ("rate", "low", "high", "rises"))
+        printed = re.fullmatch(r"(.*) \(second-order critical rate: (\S+) to (\S+)\)", value_of(card, title)).groups()
+        assert [*map(float, printed[1:])] == pytest.approx([low, high], rel=0.06)
+        first = RISES["pre"][row["optimizer"]][0]  # in multiples of the network's own critical rate, at least `low`
+        assert rises == pytest.approx(first * low)
+        assert printed[0] == (
+            f"safe up to {printed[1]}; loss may rise from {rises:{'.1e' if rises < 1e-3 else '.2g'}} on"
+            if first
+            else "no rate is known to be safe"
+        )
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
@@ -307,12 +313,12 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "".join(capsys.readouterr()),
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
-    assert (
-        "raises it from 1 (second order), from 4 or later (exact)"
-        in card._rate_lines(known | {"evidence": "extrapolated"})[1]
-    )
-    known["adam"] = known["adam"] | {"rises": 0.0}
-    assert card._rate_lines(known | {"evidence": ""})[1].endswith(", perhaps earlier (exact)")
+    for rises, words in (
+        (4.0, "safe up to 1; loss may rise from 4 on"), (0.5, "safe up to 0.5; loss may rise above"),
+        (0.0, "no rate is known to be safe"), (None, "safe up to 1 to second order; losses were not sampled"),
+    ):  # fmt: skip
+        known["adam"] = known["adam"] | {"rises": rises}
+        assert card._rate_text(known["adam"]) == f"{words} (second-order critical rate: 1 to 1)"
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -414,7 +420,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, " (second order), perhaps earlier (exact)"),
+        (lambda positions: 1 / positions, "no rate is known to be safe (second-order critical rate: "),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -691,12 +697,9 @@ def test_lost_norms_and_equal_tokens_are_named():
     lines = layer_lines(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])})
     assert lines[1].startswith("  by matrix        WQ, WK unknown (sampling error), WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
-    assert re.search(r"WQ \S+ \(\+-50%\), WK \S+ \(\+-50%\)", quick[1]) and "tokens about 0." in quick[2]
-    even, rate, slow = (
-        "  AdamW, Muon      gradient sizes cancel: layers move equally far",
-        "rate: --learning-rate R --optimizer muon",
-        r"slows W\w to \S+x \(median layer\)",
-    )  # fmt: skip
+    assert re.search(r"WQ \S+x, WK \S+x \(within 50%\)", quick[1]) and "tokens about 0." in quick[2]
+    even = "  AdamW, Muon      gradient sizes cancel: layers move equally far"
+    slow = r"; but AdamW's epsilon slows W\w to \S+x \(median layer\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_lines(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)
@@ -704,9 +707,9 @@ def test_lost_norms_and_equal_tokens_are_named():
         for whole in (0.0, 1.0, 1e24)
     ]
     rows = ["\n".join(lines[3:-1]) for lines in said]
-    assert rows[:2] == [even, f"{even}; Muon's {rate}"] and re.match(f"{even}; AdamW's epsilon {slow}\n", rows[2])
-    alike, row = f"{even}; as tokens are alike, WQ, WK hardly change the loss", f"  Muon             {rate}"
-    assert rows[3:5] == [alike, f"{alike}\n{row}"] and re.match(f"{alike}\n  AdamW's epsilon  {slow}\n{row}", rows[5])
+    alike = "; as tokens are alike, WQ, WK hardly change the loss"
+    assert rows[:2] == [even] * 2 and re.fullmatch(even + slow, rows[2])
+    assert rows[3:5] == [even + alike] * 2 and re.fullmatch(even + slow + alike, rows[5])
     flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
     small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
     tables = [flat | {"predicted": np.where(small, each, flat["predicted"])} for each in (1e-9, np.nan, 1.0)]
@@ -756,27 +759,25 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     # A batch of 256 tokens whose change takes long is compared at half as many.
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
     monkeypatch.setattr(remedies, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
-    row = " ".join(" ".join(found(capsys, *model, *[*tokens[:1], "256"][: len(tokens)])["card"]["lines"]).split())
-    pattern = r"embedding 0.02 -> \S+: then (.*?)(?:; norm (\S+) -> ([^,; ]+))?; cost: .*--compare (\S+)"
-    effect, *norms, change = re.search(pattern, row.replace(", +-50%", "")).groups()
-    change, milder = change.split(",")
-    compared = found(capsys, *model, "--compare", f"{change},{milder}")
-    numbers, less = (each["numbers"] for each in compared["compared"])
-    sizes = [f"{each['gradient norm']:.3g}" for each in (compared["numbers"], numbers)]
-    assert norms == ([None, None] if tokens else sizes)
-    first, last = re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups()
-    cost = r"add (?:at most )?(\S+)% of the stream's mean square \(now (\S+)%\); code \(\S+ is milder\): --"
-    assert ("add at most" in row) == bool(tokens)
-    after, now = map(float, re.search(cost, row).groups())
-    streams = [each["stream's rms, last / first layer"] for each in (numbers, compared["numbers"])]
-    shares = [100 * (1 - stream**-2) for stream in [*streams, less["stream's rms, last / first layer"]]]
-    assert (after, now) == pytest.approx(shares[:2], rel=0.5 if tokens else 0.05) and after < shares[2] < now
-    assert streams[1] == pytest.approx(float(last) / float(first), rel=0.05 if tokens else 0.01)
-    ratios = [value for name, value in numbers.items() if name.endswith("first / last layer")]
-    assert re.findall(r"(\S+)x", effect) == [f"{ratio:.{2 if tokens else 3}g}" for ratio in (min(ratios), max(ratios))]
+    whole = found(capsys, *model, *[*tokens[:1], "256"][: len(tokens)])
+    row, change = " ".join(" ".join(whole["card"]["lines"]).split()), whole["evened_by"]
+    worst, flag = re.search(r"0.02 -> \S+ evens layers out to about (\S+)x; cost, code: --compare (\S+)", row).groups()
+    compared = found(capsys, *model, "--compare", flag)
+    before, after = compared["numbers"], compared["compared"][0]["numbers"]
+    sizes = [each["gradient norm"] for each in (before, after)]
+    assert change["norms"] == (None if tokens else pytest.approx(sizes))
+    first, last = map(float, re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups())
+    streams = [each["stream's rms, last / first layer"] for each in (before, after)]
+    shares = [1 - stream**-2 for stream in streams]
+    assert change["added"] == pytest.approx(shares, rel=0.5 if tokens else 0.05)
+    assert streams[0] == pytest.approx(last / first, rel=0.05 if tokens else 0.01)
+    ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
+    effect = re.findall(r"(\S+)x", change["effect"])
+    assert [*map(float, effect)] == pytest.approx([min(ratios), max(ratios)], rel=0.02)
+    assert float(worst) == pytest.approx(max(1 / min(ratios), max(ratios)), rel=0.06)
     assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
-        rf"\n  {change} .*{'' if tokens else re.escape(effect)}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embedding_",
+        rf"\n  {flag} .*{'' if tokens else re.escape(change['effect'])}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embed",
         capsys.readouterr().out,
     )
 
