@@ -19,6 +19,7 @@ from gradbounds.actions.logged_causes import (
     DRAWN_BY,
     MOST_CAUSES,
     TRAINED,
+    WITH_TEXT,
     Cause,
     combined_causes,
     logging_causes,
@@ -200,7 +201,10 @@ def _judged(
         far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
         texts = [] if far else texts
     others = [*theory.others(given, printed, missing)]
-    causes += [*others, *combined_causes(others, read, stack, theory.batch)]
+    nearest = min((each.distance(printed) for each in texts), default=math.inf)
+    two = theory.with_texts(healthy, others, read) if is_free else []
+    causes = [*(each for each in two if each.distance(printed) < nearest), *causes, *others]
+    causes += combined_causes(others, read, stack, theory.batch)
     ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
@@ -234,9 +238,12 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     verdict, tested = "undecided" if doubts else "not as predicted", sum(cause.tried for cause in ranked)
     decide = f" To decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
-    near = sorted([cause for cause in ranked if cause.explains(printed)], key=lambda each: not each.is_text)
+    kinds = dict[str, Cause]()
+    for cause in sorted(ranked, key=lambda each: not each.is_text):
+        if cause.explains(printed):
+            kinds.setdefault(cause.kind, cause)
     near = sorted(
-        near[:MOST_CAUSES],
+        [*kinds.values()][:MOST_CAUSES],
         key=lambda each: (
             not each.is_text or each.is_fitted, ", and " in each.words, each.is_text, each.distance(printed)
         ),
@@ -251,7 +258,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "gradbounds probe.",
         ]  # fmt: skip
     order = "a text, then the nearest" if near[0].is_text else "single causes first, by nearness"
-    lines += [f"Causes that explain these numbers ({tested} tested; {order}):"]
+    lines += [f"Causes that explain these numbers{healthy.words} ({tested} tested; {order}):"]
     logged = f"; log: {printed.norm / healthy.line.norm:.3g}, {{:.0%}} off" if printed.norm else ""
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
@@ -284,6 +291,6 @@ def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
     for cause in causes:
         effect = next((words for pattern, words in _HARMS.items() if re.search(pattern, cause.words)), "")
         if effect and not cause.words.startswith(DRAWN_BY):
-            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words)[0]
+            what = re.split(rf" over (?=all |the |\d+ (?!times))|{WITH_TEXT}", cause.words)[0]
             parts += [f"if {what}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"]
     return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import operator
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,10 @@ TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
+WITH_TEXT = ", with a text in which two tokens are equal with probability "
+"""The words between a cause and the probability of equal tokens in the text with which it explains a log."""
+# A number, or a range of numbers.
+_NUMBERS = re.compile(r"\d[\d.e+]*( to \d[\d.e+]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,15 @@ class Cause:
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
         is_fitted: whether a free number or a second cause lets it explain many logs; such causes are chosen last.
+        text_off: distance of the text's ln kappa from the mean of usual texts, in standard deviations; 0 for the
+            predicted text.
     """
 
     words: str
     line: FirstLine
     tried: int = 1
     is_fitted: bool = False
+    text_off: float = 0.0
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
         """Return how many standard deviations the logged loss and norm are from this cause's predictions.
@@ -63,9 +71,18 @@ class Cause:
         """Return whether the cause is another text; it is fitted if it is unlike all of --text english and code."""
         return self.words.startswith("a text")
 
+    @property
+    def kind(self) -> str:
+        """Return the words without their numbers; all codes that initialize weights are one kind."""
+        single = self.words.partition(WITH_TEXT)[0]
+        return DRAWN_BY if single.startswith(DRAWN_BY) and ", and " not in single else _NUMBERS.sub("N", single)
+
     def distance(self, logged: LogLine) -> float:
-        """Return how far the logged numbers are from their predictions under this cause, in standard deviations."""
-        return math.hypot(*self.offs(logged))
+        """Return how far the logged numbers are from their predictions under this cause, in standard deviations.
+
+        A text that repeats tokens more or less often than the mean of usual texts adds its own distance.
+        """
+        return math.hypot(*self.offs(logged), self.text_off)
 
 
 def matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
@@ -154,6 +171,28 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
         for cause in logging_causes(other.line, read, stack, batch)
         if "added up" in cause.words
     ]
+
+
+def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine, tried: int) -> Iterator[Cause]:
+    """Yield the nearest cause of each kind, over usual texts, with the range of its number that explains a log.
+
+    Args:
+        found: causes, each with the text's probability of equal tokens.
+        printed: first step of the log.
+        tried: number of texts.
+    """
+    kinds: dict[str, list[tuple[float, Cause]]] = {}
+    for kappa, cause in found:
+        kinds.setdefault(cause.kind, []).append((kappa, cause))
+    for pairs in kinds.values():
+        kappa, cause = min(pairs, key=lambda pair: (not pair[1].explains(printed), pair[1].distance(printed)))
+        words = dict.fromkeys(other.words for _, other in pairs if other.explains(printed))
+        numbers = [float(number[0]) for each in words if (number := re.search(r"\d[\d.e+]*", each))]
+        between, text = cause.words, f"{WITH_TEXT}{kappa:.2g}"
+        if len(words) > 1 and len(numbers) == len(words) and cause.kind != DRAWN_BY:
+            between = _NUMBERS.sub(f"{min(numbers):g} to {max(numbers):g}", cause.words, count=1)
+            text = f" (nearest: {_NUMBERS.search(cause.words)[0]}{text})"  # type: ignore[index]
+        yield replace(cause, words=f"{between}{text}", tried=cause.tried * tried)
 
 
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:
