@@ -37,6 +37,7 @@ Source: this project.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -44,7 +45,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 from scipy.special import softmax
 
-from theory.coverage import NoRuleError, holds_words
+from theory.coverage import NoRuleError, holds_words, is_tied
 from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
 from theory.first_step.rules import RULES, Rules, muon_rule_of_batch
@@ -242,6 +243,7 @@ class BatchStep:
 def batch_steps(
     stack: Stack, optimizers: Sequence[Optimizer], sequences: int, law: TextLaw, *, seed: int = 0,
     positions: int = POSITIONS, networks: int | None = None, multiplier: float = 1.0, masked: float = 0.0,
+    adam_ratio: float | None = None,
 ) -> dict[Optimizer, BatchStep]:  # fmt: skip
     """Predict one step of all matrices by each optimizer, for the gradient of a batch of text.
 
@@ -255,18 +257,26 @@ def batch_steps(
         networks: number of sampled networks. None is 2 to 8, or eight small batches with one network each.
         multiplier: constant by which the model multiplies its output logits, as in `moves_of_outputs`.
         masked: share of masked words, as in `TextLaw.masked`; 0 if all positions have labels.
+        adam_ratio: if given, Muon's step is a mix. The output matrix, which tied embeddings are, takes Adam's step, at
+            this number times Muon's learning rate.
 
     Raises:
         ValueError: an optimizer is not known.
         NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
         NoRuleError: less than one word of the batch is masked, or tied embeddings give positions own logits.
+        NoRuleError: Muon and AdamW train a network with tied embeddings and an output transform.
 
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch, frequencies = sequences * stack.tokens, _frequencies(law, stack.vocab)
+    if adam_ratio is not None and is_tied(stack) and not holds_words(stack):
+        raise NoRuleError("theory has no rule for Muon and AdamW with tied embeddings before an output transform.")
     if of_batch <= positions and networks is None:
-        same: dict[str, Any] = {"positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked}
-        batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
+        same = partial(
+            batch_steps, stack, optimizers, sequences, law, positions=positions, networks=1, multiplier=multiplier,
+            masked=masked, adam_ratio=adam_ratio,
+        )  # fmt: skip
+        batches = [same(seed=seed + k) for k in range(_MOST)]
         return {name: _mean([batch[name] for batch in batches]) for name in optimizers}
     roles = {
         name: check(replace(stack, tokens=min(positions, of_batch), sequences=1), name, None) for name in optimizers
@@ -293,7 +303,8 @@ def batch_steps(
         varied, modes = many.varied(single, frequencies), _attention_modes(stack, of_batch)
         given = single.labels, single.alike, varied, repeated[repeated > 0], *modes, single.groups
         rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
-        step, noise_gain = many.step(name, roles[name], rules[0]), many.step(name, roles[name], rules[1]).gain
+        noisy = roles[name] if adam_ratio is None else roles[name][:-1]
+        step, noise_gain = many.step(name, roles[name], rules[0], adam_ratio), many.step(name, noisy, rules[1]).gain
         steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
     return steps
 
@@ -510,9 +521,13 @@ class _Represented:
         squares = (self.outputs.r**2).sum(-1).mean(0)
         return np.minimum(1.0, noise / np.maximum(squares, np.finfo(float).tiny))
 
-    def step(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> BatchStep:
+    def step(
+        self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES, adam_ratio: float | None = None
+    ) -> BatchStep:
         """Return the step of an optimizer's rule for these positions."""
-        w, speeds, (squares, sizes) = moves_of_outputs(self.solution, name, roles, self.outputs, rules, self.multiplier)
+        w, speeds, (squares, sizes) = moves_of_outputs(
+            self.solution, name, roles, self.outputs, rules, self.multiplier, adam_ratio
+        )
         p, gain = self.outputs.p, (self.outputs.r * w).sum((-2, -1))
         bent = (p * w**2).sum(-1) - (p * w).sum(-1) ** 2 + (1.0 - (p**2).sum(-1)) * speeds
         size = gain if name == "normalized" else np.ones(1)

@@ -142,7 +142,7 @@ def first_step(
 
 def moves_of_outputs(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES,
-    multiplier: float = 1.0,
+    multiplier: float = 1.0, adam_ratio: float | None = None,
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:  # fmt: skip
     """Return the change of the logits in one step, the variance of its random part, and squared weight changes.
 
@@ -159,12 +159,17 @@ def moves_of_outputs(
         multiplier: constant c by which the model multiplies its stored output matrix W; the Stack has c W. A step is
             linear in the gradient, which has a factor c, or has a fixed size. So the step of c W is c² or c times the
             step without a constant; all other matrices take the same step.
+        adam_ratio: if given, the output matrix takes Adam's step times this number. Tied embeddings are this matrix.
     """
-    factor = multiplier**2 if optimizer in LINEAR else multiplier
+    of_output: tuple[Optimizer, float] = (
+        (optimizer, multiplier**2 if optimizer in LINEAR else multiplier)
+        if adam_ratio is None
+        else ("adam", multiplier * adam_ratio)
+    )
     if holds_words(solution.stack):
-        step = TiedStep.of(solution, optimizer, chosen, outputs, rules, factor)
+        step = TiedStep.of(solution, optimizer, chosen, outputs, rules, of_output)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
-    taken = _take_step(solution, optimizer, chosen, outputs, None, rules, factor)
+    taken = _take_step(solution, optimizer, chosen, outputs, None, rules, of_output)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
@@ -200,7 +205,7 @@ class _Step:
         steps: steps of the matrices.
         coefficients: coefficients of the output tokens' motion on their gradients, (M or 1, N, N).
         output: the output matrix, if it is stepped; else None.
-        factor: factor on the step of an untied output matrix.
+        of_output: optimizer of an untied output matrix, and the factor on its step.
     """
 
     solution: TwoPassSolution
@@ -210,7 +215,7 @@ class _Step:
     steps: list[Steps]
     coefficients: Array
     output: OutputMatrix | None
-    factor: float = 1.0
+    of_output: tuple[Optimizer, float]
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
         """Return the deterministic change of some networks' logits, and the output matrix's part of this change.
@@ -220,7 +225,9 @@ class _Step:
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
         of_output = (
-            np.zeros((1, 1, 1)) if self.output is None else self.factor * self.output.moves(self.optimizer, r, at_words)
+            np.zeros((1, 1, 1))
+            if self.output is None
+            else self.of_output[1] * self.output.moves(self.of_output[0], r, at_words)
         )
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
@@ -228,7 +235,7 @@ class _Step:
 
 def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
-    rules: Rules = RULES, factor: float = 1.0,
+    rules: Rules = RULES, of_output: tuple[Optimizer, float] | None = None,
 ) -> _Step:  # fmt: skip
     """Compute a step from sampled outputs.
 
@@ -239,7 +246,7 @@ def _take_step(
         drawn: softmax and gradients at the logits.
         kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
         rules: the optimizers' rules.
-        factor: factor on the step of an untied output matrix.
+        of_output: optimizer of an untied output matrix, and the factor on its step; None for the same, and 1.
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
@@ -252,7 +259,10 @@ def _take_step(
     steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output, factor)
+    return _Step(
+        solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output,
+        of_output or (optimizer, 1.0),
+    )  # fmt: skip
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
@@ -304,7 +314,9 @@ def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], di
     squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
         stack, at_words = taken.solution.stack, taken.down.tables["inputs"].gram
-        squares["Wemb"] = np.array(taken.factor**2 * taken.output.squared_size(taken.optimizer, drawn.r, at_words))
+        squares["Wemb"] = np.array(
+            taken.of_output[1] ** 2 * taken.output.squared_size(taken.of_output[0], drawn.r, at_words)
+        )
         sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
     return squares, sizes
 
