@@ -125,16 +125,14 @@ def predict_rate(
         NoRuleError: there is no rule for the network.
     """
     check_count("batch", batch, 1)
-    if warmup_steps is not None:
-        check_count("warmup_steps", warmup_steps, 1)
-    mixed = adamw_rate is not None
+    check_count("warmup_steps", 1 if warmup_steps is None else warmup_steps, 1)
     for name, number, least, most in (
         ("learning_rate", rate, 1e-100, _MOST), ("adam_epsilon", epsilon, 0.0, _MOST),
         ("adamw_rate", adamw_rate or 0.0, 0.0, _RATIO * rate),
     ):  # fmt: skip
         if not least <= number <= most:
             raise ValueError(f"{name} must be a number from {least:g} to {most:g}, got {number!r}.")
-    if mixed and "muon" not in optimizers:
+    if adamw_rate is not None and "muon" not in optimizers:
         raise ValueError(f"adamw_rate requires the optimizer muon, got {' '.join(optimizers)}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
@@ -154,8 +152,10 @@ def predict_rate(
         what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        ratio = None if adamw_rate is None else adamw_rate / rate
-        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked, adam_ratio=ratio)
+        moves = batch_steps(
+            stack, optimizers, batch, law, multiplier=times, masked=masked,
+            adam_ratio=None if adamw_rate is None else adamw_rate / rate,
+        )  # fmt: skip
         given = vectors_of(stack, notes, of), epsilon, notes
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:

@@ -37,7 +37,6 @@ Source: this project.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -45,7 +44,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh_tridiagonal
 from scipy.special import softmax
 
-from theory.coverage import NoRuleError, holds_words, is_tied
+from theory.coverage import NoRuleError, holds_words
 from theory.first_step.outputs import Outputs
 from theory.first_step.prediction import moves_of_outputs
 from theory.first_step.rules import RULES, Rules, muon_rule_of_batch
@@ -257,33 +256,25 @@ def batch_steps(
         networks: number of sampled networks. None is 2 to 8, or eight small batches with one network each.
         multiplier: constant by which the model multiplies its output logits, as in `moves_of_outputs`.
         masked: share of masked words, as in `TextLaw.masked`; 0 if all positions have labels.
-        adam_ratio: if given, Muon's step is a mix. The output matrix, which tied embeddings are, takes Adam's step, at
-            this number times Muon's learning rate.
+        adam_ratio: if given, Adam's step of the output matrix replaces Muon's, at this number times Muon's rate.
 
     Raises:
-        ValueError: an optimizer is not known.
-        NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
-        NoRuleError: less than one word of the batch is masked, or tied embeddings give positions own logits.
-        NoRuleError: Muon and AdamW train a network with tied embeddings and an output transform.
+        ValueError: as `first_step` for at most 64 tokens, `_Positions.masked` and `moves_of_outputs`.
 
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch, frequencies = sequences * stack.tokens, _frequencies(law, stack.vocab)
-    if adam_ratio is not None and is_tied(stack) and not holds_words(stack):
-        raise NoRuleError("theory has no rule for Muon and AdamW with tied embeddings before an output transform.")
     if of_batch <= positions and networks is None:
-        same = partial(
-            batch_steps, stack, optimizers, sequences, law, positions=positions, networks=1, multiplier=multiplier,
-            masked=masked, adam_ratio=adam_ratio,
-        )  # fmt: skip
-        batches = [same(seed=seed + k) for k in range(_MOST)]
+        same: dict[str, Any] = {
+            "positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked, "adam_ratio": adam_ratio,
+        }  # fmt: skip
+        batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
         return {name: _mean([batch[name] for batch in batches]) for name in optimizers}
-    roles = {
-        name: check(replace(stack, tokens=min(positions, of_batch), sequences=1), name, None) for name in optimizers
-    }
+    few = replace(stack, tokens=min(positions, of_batch), sequences=1)
+    roles = [check(few, name, None) for name in optimizers][0]
     generator, steps = np.random.default_rng(seed), dict[Optimizer, BatchStep]()
     chosen = (
-        _Positions.masked(stack, of_batch, frequencies, min(positions, of_batch), generator, masked)
+        _Positions.masked(stack, of_batch, frequencies, few.tokens, generator, masked)
         if masked
         else _Positions.exact(stack, sequences, frequencies, generator, repeat=law.within > 0 or of_batch > stack.vocab)
         if of_batch <= positions
@@ -292,7 +283,7 @@ def batch_steps(
     represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks, multiplier)
     for name in optimizers:
         if name != "muon":
-            steps[name] = represented.step(name, roles[name])
+            steps[name] = represented.step(name, roles)
             continue
         generator, fewest = np.random.default_rng(seed), 1 if holds_words(stack) or stack.vocab <= positions else 2
         if of_batch > positions and not masked:
@@ -302,10 +293,11 @@ def batch_steps(
         many = _Represented.of(stack, single, frequencies, seed, generator, networks, multiplier)
         varied, modes = many.varied(single, frequencies), _attention_modes(stack, of_batch)
         given = single.labels, single.alike, varied, repeated[repeated > 0], *modes, single.groups
-        rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
-        noisy = roles[name] if adam_ratio is None else roles[name][:-1]
-        step, noise_gain = many.step(name, roles[name], rules[0], adam_ratio), many.step(name, noisy, rules[1]).gain
-        steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
+        step, noisy = (
+            many.step(name, roles, {name: muon_rule_of_batch(*given, noise=noise)}, ratio)
+            for noise, ratio in ((False, adam_ratio), (True, None if adam_ratio is None else 0.0))
+        )
+        steps[name] = replace(step, gain=step.gain + noisy.gain, noise_gain=noisy.gain)
     return steps
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words, is_tied
+from theory.coverage import NoRuleError, holds_words, is_tied
 from theory.first_step.motion import Steps, mean_kernel
 from theory.first_step.output_matrix import OutputMatrix
 from theory.first_step.outputs import (
@@ -46,8 +46,6 @@ from theory.mean_field.inputs import Inputs, checked_windows, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
-
-_SEED = 0
 
 # Networks on windows share samples as if there were so many.
 _SHARING = 16
@@ -98,7 +96,7 @@ class FirstStep:
 
 
 def first_step(
-    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Predict the first optimizer step of training at large width, for all matrices or chosen ones.
@@ -160,6 +158,9 @@ def moves_of_outputs(
             linear in the gradient, which has a factor c, or has a fixed size. So the step of c W is c² or c times the
             step without a constant; all other matrices take the same step.
         adam_ratio: if given, the output matrix takes Adam's step times this number. Tied embeddings are this matrix.
+
+    Raises:
+        NoRuleError: `adam_ratio` is given, and embeddings are tied before an output transform.
     """
     of_output: tuple[Optimizer, float] = (
         (optimizer, multiplier**2 if optimizer in LINEAR else multiplier)
@@ -169,6 +170,8 @@ def moves_of_outputs(
     if holds_words(solution.stack):
         step = TiedStep.of(solution, optimizer, chosen, outputs, rules, of_output)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
+    if adam_ratio is not None and is_tied(solution.stack):
+        raise NoRuleError("theory has no rule for Muon and AdamW with tied embeddings before an output transform.")
     taken = _take_step(solution, optimizer, chosen, outputs, None, rules, of_output)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
@@ -255,7 +258,9 @@ def _take_step(
         if "Wemb" in chosen
         else None
     )
-    words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
+    words = (
+        output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and is_tied(stack) else None
+    )
     steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
@@ -292,7 +297,7 @@ def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, A
         parts = {role: product.mean(-1) for role, product in products.items()}
         if taken.output is not None:
             # Tied, it moves the inputs, too.
-            of_inputs = parts.pop("inputs").sum() if taken.output.tied else 0.0
+            of_inputs = parts.pop("inputs").sum() if is_tied(solution.stack) else 0.0
             parts["Wemb"] = np.array(output / len(drawn.r) + of_inputs)
         both.append(parts)
     return both[0], both[1]
@@ -401,7 +406,7 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         deviations, off = gains - gain, curvatures - curvature
     squares, sizes = (_mean([group.updates[k] for group in networks]) for k in (0, 1))
     whole = sum(float(part.sum()) for part in squares.values()) if optimizer == "normalized" else 1.0
-    each = {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH}
+    each = {name: np.concatenate([group.each[name] for group in networks]) for name in networks[0].each}
     if not each["curvature"].all():
         raise ValueError(
             "output_scale or embedding_scale must be smaller for a first step: the softmax gives one word the "
@@ -426,9 +431,6 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         # A squared update that is 0, as W^Q's of one token, comes out of either sign.
         relative_updates={role: np.sqrt(np.maximum(squares[role], 0) / sizes[role] / whole) for role in squares},
     )
-
-
-_EACH = ("gain", "curvature", "spread", "change")
 
 
 def _sem(values: Array) -> float:
