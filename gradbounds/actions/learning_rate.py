@@ -50,6 +50,7 @@ _RUNS = (
 )
 _RAMPS = "{1} of {2} ramps of up to 100 steps that blew up did so at {0:g} times step 1's critical rate or above."
 _MOST = 1e100  # learning rate, whose square is finite
+_RATIO = 1e6  # the largest rate of AdamW in a mix, divided by Muon's
 # The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
 # holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
 # small changes of logits and weights.
@@ -113,20 +114,26 @@ class RateOfStep:
 
 def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
-    warmup_steps: int | None = None, epsilon: float = 1e-8, plan: bool = False,
+    warmup_steps: int | None = None, epsilon: float = 1e-8, adamw_rate: float | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
+
+    With `adamw_rate`, Muon's step is a mix: AdamW trains the output matrix at that learning rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
         NoRuleError: there is no rule for the network.
     """
     check_count("batch", batch, 1)
-    if warmup_steps is not None:
-        check_count("warmup_steps", warmup_steps, 1)
-    for name, number, least in (("learning_rate", rate, 1e-100), ("adam_epsilon", epsilon, 0.0)):
-        if not least <= number <= _MOST:
-            raise ValueError(f"{name} must be a number from {least:g} to {_MOST:g}, got {number!r}.")
+    check_count("warmup_steps", 1 if warmup_steps is None else warmup_steps, 1)
+    for name, number, least, most in (
+        ("learning_rate", rate, 1e-100, _MOST), ("adam_epsilon", epsilon, 0.0, _MOST),
+        ("adamw_rate", adamw_rate or 0.0, 0.0, _RATIO * rate),
+    ):  # fmt: skip
+        if not least <= number <= most:
+            raise ValueError(f"{name} must be a number from {least:g} to {most:g}, got {number!r}.")
+    if adamw_rate is not None and "muon" not in optimizers:
+        raise ValueError(f"adamw_rate requires the optimizer muon, got {' '.join(optimizers)}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if has_own_rates(notes):
@@ -145,7 +152,10 @@ def predict_rate(
         what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked)
+        moves = batch_steps(
+            stack, optimizers, batch, law, multiplier=times, masked=masked,
+            adam_ratio=None if adamw_rate is None else adamw_rate / rate,
+        )  # fmt: skip
         given = vectors_of(stack, notes, of), epsilon, notes
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
@@ -172,7 +182,7 @@ def predict_rate(
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(_measured(stack, optimizers, times, masked), _exact(rises, optimizers), stack, scale),
-            *slowed, *_muon_lines(stack) * ("muon" in optimizers), *drawn_lines(notes, others=False),
+            *slowed, *_muon_lines(stack, adamw_rate) * ("muon" in optimizers), *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
         ],
     )  # fmt: skip
@@ -308,9 +318,10 @@ def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
     )
 
 
-def _muon_lines(stack: Stack) -> list[str]:
+def _muon_lines(stack: Stack, adamw_rate: float | None) -> list[str]:
     """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
-    covered = _OF_MUON.format(" (tied: the embedding table)" * (stack.embeddings == "tied"))
+    output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
+    covered = _OF_MUON.format(output) if adamw_rate is None else _OF_MIX.format(output, adamw_rate)
     return [line for words in (_MUON.get(stack.placement, ""), covered) for line in textwrap.wrap(words, 118)]
 
 
@@ -333,9 +344,12 @@ _MUON = {
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _OF_MUON = (
-    "Muon's step covers all matrices of the layers and the output matrix{}, with the learning rate R as "
-    "torch.optim.Muon scales it by default. Usual recipes train embeddings, output matrix and norm gains by AdamW. "
-    "Theory has no rule for this mix, so that this critical rate is not theirs."
+    "Muon's step covers all matrices of the layers and {}, with the learning rate R as torch.optim.Muon scales it by "
+    "default. Usual recipes train embeddings, output matrix and norm gains by AdamW: --adamw-rate R2."
+)
+_OF_MIX = (
+    "Muon's step covers all matrices of the layers, with the learning rate R as torch.optim.Muon scales it by default. "
+    "AdamW's step covers {} at {:g}. The critical rate is Muon's, for this ratio of both rates."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

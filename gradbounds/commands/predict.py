@@ -23,6 +23,7 @@ NEEDS = {
     "latex": "bound", "logged_as": "logged", "logged": "batch or like or config", "text": "batch or like or config",
     "learning_rate": "batch or like or config",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate", "adam_epsilon": "learning_rate",
+    "adamw_rate": "learning_rate",
 }  # fmt: skip
 OPTIMIZER = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1, metavar="NAME", instance_from_str=lambda words: "adam" if words == ["adamw"] else words[0],
@@ -125,6 +126,9 @@ class Predict(ModelFlags):
         ),
     ] = None
     adam_epsilon: Annotated[float, Flag(help="AdamW's epsilon in --learning-rate", metavar="E")] = 1e-8
+    adamw_rate: Annotated[
+        float | None, optional("AdamW's learning rate of the output matrix, if Muon trains the layers at R", "R2")
+    ] = None
 
     def run(self) -> "Result":
         """Predict a network, and print the view of the result that the flags choose.
@@ -210,7 +214,7 @@ class Predict(ModelFlags):
             try:
                 rate = predict_rate(
                     asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
-                    epsilon=self.adam_epsilon, plan=self.dry_run,
+                    epsilon=self.adam_epsilon, adamw_rate=self.adamw_rate, plan=self.dry_run,
                 )  # fmt: skip
             except NoRuleError as error:
                 if judged is None:

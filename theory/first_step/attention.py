@@ -278,7 +278,6 @@ class RandomAttention(Branch):
 
         The arguments are those of `Branch.inner_products_by_matrix`.
         """
-        del gradients
         roles, none, projection = ("WV", "WQ", "WK"), np.zeros((1, 1, 1)), head_gain(self.stack, "W")
         outputs = {
             role: projection * self._mean_through_heads(*(steps[role] if role == other else none for other in roles))

@@ -235,6 +235,7 @@ class BatchStep:
 def batch_steps(
     stack: Stack, optimizers: Sequence[Optimizer], sequences: int, law: TextLaw, *, seed: int = 0,
     positions: int = POSITIONS, networks: int | None = None, multiplier: float = 1.0, masked: float = 0.0,
+    adam_ratio: float | None = None,
 ) -> dict[Optimizer, BatchStep]:  # fmt: skip
     """Predict one step of all matrices by each optimizer, for the gradient of a batch of text.
 
@@ -248,25 +249,25 @@ def batch_steps(
         networks: number of sampled networks. None is 2 to 8, or eight small batches with one network each.
         multiplier: constant by which the model multiplies its output logits, as in `moves_of_outputs`.
         masked: share of masked words, as in `TextLaw.masked`; 0 if all positions have labels.
+        adam_ratio: if given, Adam's step of the output matrix replaces Muon's, at this number times Muon's rate.
 
     Raises:
-        ValueError: an optimizer is not known.
-        NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
-        NoRuleError: less than one word of the batch is masked, or tied embeddings give positions own logits.
+        ValueError: as `first_step` for at most 64 tokens, `_Positions.masked` and `moves_of_outputs`.
 
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch, frequencies = sequences * stack.tokens, _frequencies(law, stack.vocab)
     if of_batch <= positions and networks is None:
-        same: dict[str, Any] = {"positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked}
+        same: dict[str, Any] = {
+            "positions": positions, "networks": 1, "multiplier": multiplier, "masked": masked, "adam_ratio": adam_ratio,
+        }  # fmt: skip
         batches = [batch_steps(stack, optimizers, sequences, law, seed=seed + k, **same) for k in range(_MOST)]
         return {name: _mean([batch[name] for batch in batches]) for name in optimizers}
-    roles = {
-        name: check(replace(stack, tokens=min(positions, of_batch), sequences=1), name, None) for name in optimizers
-    }
+    few = replace(stack, tokens=min(positions, of_batch), sequences=1)
+    roles = [check(few, name, None) for name in optimizers][0]
     generator, steps = np.random.default_rng(seed), dict[Optimizer, BatchStep]()
     chosen = (
-        _Positions.masked(stack, of_batch, frequencies, min(positions, of_batch), generator, masked)
+        _Positions.masked(stack, of_batch, frequencies, few.tokens, generator, masked)
         if masked
         else _Positions.exact(stack, sequences, frequencies, generator, repeat=law.within > 0 or of_batch > stack.vocab)
         if of_batch <= positions
@@ -275,7 +276,7 @@ def batch_steps(
     represented = _Represented.of(stack, chosen, frequencies, seed, generator, networks, multiplier)
     for name in optimizers:
         if name != "muon":
-            steps[name] = represented.step(name, roles[name])
+            steps[name] = represented.step(name, roles)
             continue
         generator, fewest = np.random.default_rng(seed), 1 if holds_words(stack) or stack.vocab <= positions else 2
         if of_batch > positions and not masked:
@@ -285,9 +286,11 @@ def batch_steps(
         many = _Represented.of(stack, single, frequencies, seed, generator, networks, multiplier)
         varied, modes = many.varied(single, frequencies), _attention_modes(stack, of_batch)
         given = single.labels, single.alike, varied, repeated[repeated > 0], *modes, single.groups
-        rules: list[Rules] = [{name: muon_rule_of_batch(*given, noise=noise)} for noise in (False, True)]
-        step, noise_gain = many.step(name, roles[name], rules[0]), many.step(name, roles[name], rules[1]).gain
-        steps[name] = replace(step, gain=step.gain + noise_gain, noise_gain=noise_gain)
+        step, noisy = (
+            many.step(name, roles, {name: muon_rule_of_batch(*given, noise=noise)}, ratio)
+            for noise, ratio in ((False, adam_ratio), (True, None if adam_ratio is None else 0.0))
+        )
+        steps[name] = replace(step, gain=step.gain + noisy.gain, noise_gain=noisy.gain)
     return steps
 
 
@@ -503,9 +506,13 @@ class _Represented:
         squares = (self.outputs.r**2).sum(-1).mean(0)
         return np.minimum(1.0, noise / np.maximum(squares, np.finfo(float).tiny))
 
-    def step(self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES) -> BatchStep:
+    def step(
+        self, name: Optimizer, roles: Sequence[str], rules: Rules = RULES, adam_ratio: float | None = None
+    ) -> BatchStep:
         """Return the step of an optimizer's rule for these positions."""
-        w, speeds, (squares, sizes) = moves_of_outputs(self.solution, name, roles, self.outputs, rules, self.multiplier)
+        w, speeds, (squares, sizes) = moves_of_outputs(
+            self.solution, name, roles, self.outputs, rules, self.multiplier, adam_ratio
+        )
         p, gain = self.outputs.p, (self.outputs.r * w).sum((-2, -1))
         bent = (p * w**2).sum(-1) - (p * w).sum(-1) ** 2 + (1.0 - (p**2).sum(-1)) * speeds
         size = gain if name == "normalized" else np.ones(1)

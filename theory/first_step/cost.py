@@ -12,9 +12,6 @@ from theory.mean_field.cost import Cost, measured_seconds
 from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
-# The size of a float64 in bytes.
-_NUMBER = 8
-
 
 def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:
     """Return the estimated time and memory of predicting a first optimizer step, the same on every machine.
@@ -41,7 +38,7 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
     if stack.output_transform == "added":
         outputs += layer / 2 + (4e-10 * product_count(numbers, most) * numbers if optimizer == "adam" else 0.0)
     seconds = (1e-3 + outputs + stack.depth * layer) * drawn
-    return Cost(seconds, _NUMBER * (stack.depth * kept + memory))
+    return Cost(seconds, 8 * (stack.depth * kept + memory))  # bytes of float64
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:

@@ -95,11 +95,6 @@ class OutputMatrix:
         return np.asarray((self.ids[:, None] == self.ids) * 1.0)
 
     @property
-    def tied(self) -> bool:
-        """Return whether embeddings are tied: whether the input embeddings are rows of the output matrix."""
-        return is_tied(self.stack)
-
-    @property
     def _gram(self) -> Array:
         """The products of the matrix's input rows, (N, N)."""
         return self.stack.width * self.kernel
@@ -116,7 +111,7 @@ class OutputMatrix:
         """
         if optimizer == "adam":
             return self._moved_by_signs(r, at_words)
-        if optimizer in LINEAR or not self.tied:
+        if optimizer in LINEAR or not is_tied(self.stack):
             return np.asarray(self.rules[optimizer](self._use, r @ r.mT) @ r)
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
@@ -147,7 +142,7 @@ class OutputMatrix:
             r: gradients at the logits, (M, N, V).
             at_words: Gram matrices of the gradients at the inputs, (M or 1, N, N).
         """
-        if not self.tied or optimizer == "adam":
+        if not is_tied(self.stack) or optimizer == "adam":
             return squared_size(self._use, r @ r.mT, optimizer)
         if optimizer in LINEAR:
             of_words = input_scale(self.stack) ** 2 * (self._equal * mean_kernel(at_words)).sum()
@@ -183,7 +178,7 @@ class OutputMatrix:
         for rows in self._blocks(r):
             along = rows @ r
             signs = np.sign(along)
-            if self.tied:
+            if is_tied(self.stack):
                 sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
                 signs[..., self.ids] = erf(along[..., self.ids] / (sizes[:, None] * 2**0.5))
             moved, drawn = moved + rows.T @ signs, drawn + len(rows)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words, is_tied
+from theory.coverage import NoRuleError, holds_words, is_tied
 from theory.first_step.motion import Steps, mean_kernel
 from theory.first_step.output_matrix import OutputMatrix
 from theory.first_step.outputs import (
@@ -46,8 +46,6 @@ from theory.mean_field.inputs import Inputs, checked_windows, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
-
-_SEED = 0
 
 # Networks on windows share samples as if there were so many.
 _SHARING = 16
@@ -98,7 +96,7 @@ class FirstStep:
 
 
 def first_step(
-    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Predict the first optimizer step of training at large width, for all matrices or chosen ones.
@@ -142,7 +140,7 @@ def first_step(
 
 def moves_of_outputs(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES,
-    multiplier: float = 1.0,
+    multiplier: float = 1.0, adam_ratio: float | None = None,
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:  # fmt: skip
     """Return the change of the logits in one step, the variance of its random part, and squared weight changes.
 
@@ -159,12 +157,22 @@ def moves_of_outputs(
         multiplier: constant c by which the model multiplies its stored output matrix W; the Stack has c W. A step is
             linear in the gradient, which has a factor c, or has a fixed size. So the step of c W is c² or c times the
             step without a constant; all other matrices take the same step.
+        adam_ratio: if given, the output matrix takes Adam's step times this number. Tied embeddings are this matrix.
+
+    Raises:
+        NoRuleError: `adam_ratio` is given, and embeddings are tied before an output transform.
     """
-    factor = multiplier**2 if optimizer in LINEAR else multiplier
+    of_output: tuple[Optimizer, float] = (
+        (optimizer, multiplier**2 if optimizer in LINEAR else multiplier)
+        if adam_ratio is None
+        else ("adam", multiplier * adam_ratio)
+    )
     if holds_words(solution.stack):
-        step = TiedStep.of(solution, optimizer, chosen, outputs, rules, factor)
+        step = TiedStep.of(solution, optimizer, chosen, outputs, rules, of_output)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
-    taken = _take_step(solution, optimizer, chosen, outputs, None, rules, factor)
+    if adam_ratio is not None and is_tied(solution.stack):
+        raise NoRuleError("theory has no rule for Muon and AdamW with tied embeddings before an output transform.")
+    taken = _take_step(solution, optimizer, chosen, outputs, None, rules, of_output)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
@@ -200,7 +208,7 @@ class _Step:
         steps: steps of the matrices.
         coefficients: coefficients of the output tokens' motion on their gradients, (M or 1, N, N).
         output: the output matrix, if it is stepped; else None.
-        factor: factor on the step of an untied output matrix.
+        of_output: optimizer of an untied output matrix, and the factor on its step.
     """
 
     solution: TwoPassSolution
@@ -210,7 +218,7 @@ class _Step:
     steps: list[Steps]
     coefficients: Array
     output: OutputMatrix | None
-    factor: float = 1.0
+    of_output: tuple[Optimizer, float]
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
         """Return the deterministic change of some networks' logits, and the output matrix's part of this change.
@@ -220,7 +228,9 @@ class _Step:
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
         of_output = (
-            np.zeros((1, 1, 1)) if self.output is None else self.factor * self.output.moves(self.optimizer, r, at_words)
+            np.zeros((1, 1, 1))
+            if self.output is None
+            else self.of_output[1] * self.output.moves(self.of_output[0], r, at_words)
         )
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
@@ -228,7 +238,7 @@ class _Step:
 
 def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
-    rules: Rules = RULES, factor: float = 1.0,
+    rules: Rules = RULES, of_output: tuple[Optimizer, float] | None = None,
 ) -> _Step:  # fmt: skip
     """Compute a step from sampled outputs.
 
@@ -239,7 +249,7 @@ def _take_step(
         drawn: softmax and gradients at the logits.
         kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
         rules: the optimizers' rules.
-        factor: factor on the step of an untied output matrix.
+        of_output: optimizer of an untied output matrix, and the factor on its step; None for the same, and 1.
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
@@ -248,11 +258,16 @@ def _take_step(
         if "Wemb" in chosen
         else None
     )
-    words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
+    words = (
+        output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and is_tied(stack) else None
+    )
     steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output, factor)
+    return _Step(
+        solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output,
+        of_output or (optimizer, 1.0),
+    )  # fmt: skip
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
@@ -282,7 +297,7 @@ def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, A
         parts = {role: product.mean(-1) for role, product in products.items()}
         if taken.output is not None:
             # Tied, it moves the inputs, too.
-            of_inputs = parts.pop("inputs").sum() if taken.output.tied else 0.0
+            of_inputs = parts.pop("inputs").sum() if is_tied(solution.stack) else 0.0
             parts["Wemb"] = np.array(output / len(drawn.r) + of_inputs)
         both.append(parts)
     return both[0], both[1]
@@ -304,7 +319,9 @@ def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], di
     squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
         stack, at_words = taken.solution.stack, taken.down.tables["inputs"].gram
-        squares["Wemb"] = np.array(taken.factor**2 * taken.output.squared_size(taken.optimizer, drawn.r, at_words))
+        squares["Wemb"] = np.array(
+            taken.of_output[1] ** 2 * taken.output.squared_size(taken.of_output[0], drawn.r, at_words)
+        )
         sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
     return squares, sizes
 
@@ -389,7 +406,7 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         deviations, off = gains - gain, curvatures - curvature
     squares, sizes = (_mean([group.updates[k] for group in networks]) for k in (0, 1))
     whole = sum(float(part.sum()) for part in squares.values()) if optimizer == "normalized" else 1.0
-    each = {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH}
+    each = {name: np.concatenate([group.each[name] for group in networks]) for name in networks[0].each}
     if not each["curvature"].all():
         raise ValueError(
             "output_scale or embedding_scale must be smaller for a first step: the softmax gives one word the "
@@ -414,9 +431,6 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         # A squared update that is 0, as W^Q's of one token, comes out of either sign.
         relative_updates={role: np.sqrt(np.maximum(squares[role], 0) / sizes[role] / whole) for role in squares},
     )
-
-
-_EACH = ("gain", "curvature", "spread", "change")
 
 
 def _sem(values: Array) -> float:

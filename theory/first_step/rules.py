@@ -82,12 +82,11 @@ Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
 
-def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
+def gradient_rule(use: MatrixUse, _: Array) -> Array:
     """Return the change of a matrix's outputs in one SGD step, as a weighted sum of output gradients.
 
     The step is the gradient, u = g, and the weights in H u = C Δ are C = H Hᵀ.
     """
-    del gradient
     return use.rows
 
 
@@ -553,7 +552,6 @@ class Branch:
             others: gradients of the product, possibly of another loss; or symmetric products of both gradients, from
                 `symmetric_products`.
         """
-        del gradients
         return {
             use.role: (steps[use.role] * others[use.role].gram).sum((-2, -1)) for use in self.uses if use.role in steps
         }

@@ -76,7 +76,8 @@ class TiedStep:
             the gradient r at the logits and, in the columns of the words, the ratio of x_0 to such a column.
         embedding: coefficients of the output matrix's step on L, or 0, (M, 2N, V).
         remainder: products of the step's part orthogonal to L in the columns of the words, (M, N, N).
-        factor: factor on the output matrix's step, which `embedding` and `remainder` include.
+        of_output: optimizer of the output matrix, and the factor on its step, which `embedding` and `remainder`
+            include.
     """
 
     down: Down
@@ -84,12 +85,12 @@ class TiedStep:
     left: Array
     embedding: Array
     remainder: Array
-    factor: float
+    of_output: tuple[Optimizer, float]
 
     @classmethod
     def of(
         cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs,
-        rules: Rules = RULES, factor: float = 1.0,
+        rules: Rules = RULES, of_output: tuple[Optimizer, float] | None = None,
     ) -> "TiedStep":  # fmt: skip
         """Compute the step that an optimizer takes in chosen matrices.
 
@@ -99,7 +100,7 @@ class TiedStep:
             chosen: roles of the matrices that are stepped.
             drawn: softmax and gradients at the logits.
             rules: the optimizers' rules.
-            factor: factor on the output matrix's step.
+            of_output: optimizer of the output matrix, and the factor on its step; None for the same, and 1.
         """
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
@@ -112,10 +113,11 @@ class TiedStep:
         ], -2)  # fmt: skip
         right = np.concatenate([drawn.r, words], -2)
         embedding, remainder = 0.0 * right, np.zeros((1, n, n))
+        name, factor = of_output = of_output or (optimizer, 1.0)
         if "Wemb" in chosen:
-            step, beyond = _embedding_step(solution, optimizer, left, right, rules)
+            step, beyond = _embedding_step(solution, name, left, right, rules)
             embedding, remainder = factor * step, factor**2 * beyond
-        return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder, factor)
+        return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder, of_output)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
         """Return the change of the logits in the step, and the variance of its random part.
@@ -173,7 +175,7 @@ class TiedStep:
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)
             along = float((self.embedding * (self.left @ self.embedding)).sum((-2, -1)).mean())
-            squares["Wemb"] = np.array(self.factor**2 * signs if optimizer == "adam" else along)
+            squares["Wemb"] = np.array(self.of_output[1] ** 2 * signs if self.of_output[0] == "adam" else along)
             sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
         return squares, sizes
 
