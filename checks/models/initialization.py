@@ -8,7 +8,6 @@ agree.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from theory import Stack
 from theory.configurations import stack_from_config
 from theory.configurations.classes import CLASSES
 from theory.configurations.family import DEVIATION
-from theory.stack.initializations import INITIALIZATIONS, Law
+from theory.stack.initializations import Law
 from theory.stack.stack import BY_LAYER
 from theory.stack.weights import copies, gain, weight_shapes
 
@@ -44,7 +43,6 @@ _ALL_ENDS = {*_ENDS, "S2"}
 _PACKED = 5
 # The response to the scale of its input below which something is a norm.
 _IS_NORM = 0.1
-_SHARDS = (2, 4, 8, 16, 32, 64)
 # The deviation of a standard normal number between -2 and 2.
 _CUT = Law(cut=2.0).variance ** 0.5
 
@@ -327,10 +325,7 @@ def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64]
             network, m, lambda role: beta if role in _QUERIES else 1
         )
     causes["a normal distribution cut at two standard deviations initializes"] = lambda _: _CUT
-    return causes | {
-        f"the shape of one of {shards} shards sets the standard deviation of": partial(_of_shard, network, shards)
-        for shards in _SHARDS
-    }
+    return causes
 
 
 def _changed(network: Stack, matrix: _Matrix, factor: Callable[[str], float]) -> float:
@@ -342,19 +337,6 @@ def _changed(network: Stack, matrix: _Matrix, factor: Callable[[str], float]) ->
 def _square(network: Stack, role: str) -> float:
     """Return the expected squared norm E||W||_F^2 of a matrix of the Stack."""
     return gain(network, role) * weight_shapes(network)[role][1]
-
-
-def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
-    """Return the ratio of standard deviations if a matrix was the shape of one of several shards."""
-    if network.init_std is not None or len(matrix.roles) != 1:
-        return np.nan
-    (role,) = matrix.roles
-    d_in, d_out = weight_shapes(network)[role]
-    parts = (d_in // shards, d_out) if role in _ENDS else (d_in, d_out // shards)
-    if 0 in parts:
-        return np.nan
-    drawn = INITIALIZATIONS[network.initialization].gain
-    return float((drawn(role, *parts) / parts[0] / (drawn(role, d_in, d_out) / d_in)) ** 0.5)
 
 
 def _compared(

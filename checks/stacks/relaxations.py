@@ -97,9 +97,8 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
     Returns:
         Columns placement, relaxation, and NAME, NAME_sem and NAME_predicted for each of these names: effect (‖∂L/∂W2‖
-        of the last layer divided by the base's), profile (the first layer's norm divided by the last's), the exponents
-        width and depth, and the last layer's correlation (of tokens) and entropy (of attention). NaN means that there
-        is no such series or quantity.
+        of the last layer divided by the base's), profile (the first layer's norm divided by the last's), and the
+        exponents width and depth. NaN means that there is no such series.
     """
     rows: dict[tuple[str, str], dict[str, float]] = {}
     at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]
@@ -108,8 +107,6 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
         row = rows.setdefault((s.stack.placement, relaxation_name(s.stack, base)), {})
         first, last = _norm(s, 0), _norm(s, -1)
         row |= _ratio("profile", first, last)
-        row |= _last(s, "correlation", "token_correlation", over="hidden_energy")
-        row |= _last(s, "entropy", "attention_entropy")
         if s.stack.placement in plain:
             row |= _ratio("effect", last, _norm(plain[s.stack.placement], -1))
     for against in ("width", "depth"):
@@ -118,7 +115,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
             _, _, fit, predicted = _exponents(series, against)
             row = rows.setdefault((stack.placement, relaxation_name(stack, base)), {})
             row |= {against: fit.exponent, f"{against}_sem": fit.sem, f"{against}_predicted": predicted}
-    columns = ["effect", "profile", "width", "depth", "correlation", "entropy"]
+    columns = ["effect", "profile", "width", "depth"]
     wanted = [name + end for name in columns for end in ("", "_sem", "_predicted")]
     ordered = sorted(rows, key=lambda key: (list(TITLES).index(key[0]), _place(key[1])))
     frame = pd.DataFrame([{"placement": p, "relaxation": r} | rows[p, r] for p, r in ordered])
@@ -218,29 +215,6 @@ def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, floa
         return dict.fromkeys((name, f"{name}_sem", f"{name}_predicted"), float("nan"))
     value, error = over[0] / under[0], 0.0 if over == under else float(np.hypot(over[1], under[1]))
     return {name: value, f"{name}_sem": value * error, f"{name}_predicted": over[2] / under[2]}
-
-
-def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[str, float]:
-    """Return a quantity of the last layer as three table entries: value, standard error and prediction.
-
-    Args:
-        samples: draws of one network.
-        column: the name of the table's column.
-        name: the quantity; without it in the samples, the result is empty.
-        over: another quantity, by whose mean the value is divided.
-    """
-    if name not in samples:
-        return {}
-    prediction, measured = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
-    scale = float(samples[over][:, -1].mean()) if over else 1.0
-    predicted = (
-        float(prediction[name][-1]) / (float(prediction[over][-1]) if over else 1.0) if name in prediction else np.nan
-    )
-    return {
-        column: float(measured.mean) / scale,
-        f"{column}_sem": float(measured.sem) / scale,
-        f"{column}_predicted": predicted,
-    }
 
 
 def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, LastLayer, PowerLaw, float]:

@@ -63,9 +63,9 @@ class Sweep(ModelFlags):
     the fields of a file, a preset or a model. A field that is not given has the paper's value; placement has both of
     the paper's values. Without flags, the preset "quick" is swept.
 
-    Two presets end with a table. "compare" compares placements of LayerNorm, also in a figure, by default all of them
-    at d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" drops the paper's assumptions one by
-    one and together, over the given widths and depths.
+    Two presets end with a table. "compare" compares placements of LayerNorm and draws a figure, by default at d = 512
+    and L = 2, 4, 8, 16. It accepts one value for every other field. "relax" drops the paper's assumptions one by one
+    and together, over the given widths and depths.
     """
 
     out: Annotated[Path | None, optional("folder of the run; required except with compare and relax", "PATH")] = None

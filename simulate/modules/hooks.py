@@ -56,12 +56,14 @@ class ModuleRecorder:
         self._calls[part, number] = self._calls.get((part, number), 0) + 1
         if y is None:
             return
-        statistics = _statistics(x, y, self._axis)
+        statistics = _statistics(x, y)
         if number == 1 and x is not None and x.shape == y.shape:
-            given = _energy(x.detach().float(), self._axis)
-            given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
-            given["positions"] = torch.tensor(float(x.shape[self._axis] if x.ndim >= 2 else 1), device=y.device)
-            statistics |= {f"input_{name}": value for name, value in given.items()}
+            statistics["input_energy"] = x.detach().float().square().mean()
+            counts = {
+                "input_tokens": x.numel() / x.shape[-1],
+                "input_positions": x.shape[self._axis] if x.ndim > 1 else 1,
+            }
+            statistics |= {name: torch.tensor(float(count), device=y.device) for name, count in counts.items()}
         self._values |= {(part, number, name): value for name, value in statistics.items()}
         if y.requires_grad:
             if self._respond and x is not None:
@@ -145,27 +147,17 @@ def _broken(x: Tensor | None) -> bool:
     return x is not None and bool((x.detach().isnan() | x.detach().isposinf()).any())
 
 
-def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
-    """Return energies, correlation and residual coefficient from a layer's input and output, (..., width)."""
+def _statistics(x: Tensor | None, y: Tensor) -> dict[str, Tensor]:
+    """Return energies and residual coefficient from a layer's input and output, (..., width)."""
     after = y.detach().float()
     of_tokens = after.square().mean(-1)
-    known = _energy(after, axis)
-    statistics = {f"{'hidden' if name == 'energy' else 'token'}_{name}": value for name, value in known.items()}
+    statistics = {"hidden_energy": after.square().mean()}
     if of_tokens.numel() > 1:
         statistics["energy_spread"] = of_tokens.std() / of_tokens.mean().clamp_min(_TINY)
     if x is not None and x.shape == y.shape:
         before = x.detach().float()
         statistics["stream_cosine"] = nn.functional.cosine_similarity(before, after, dim=-1).mean()
         statistics["stream_coefficient"], statistics["coefficient_error"] = _projection(before, after)
-    return statistics
-
-
-def _energy(y: Tensor, axis: int) -> dict[str, Tensor]:
-    """Return the mean square of tokens, and the mean product of different tokens if there are several."""
-    statistics = {"energy": y.square().mean()}
-    if y.ndim >= 2 and y.shape[axis] > 1:
-        n = y.shape[axis]
-        statistics["correlation"] = (y.sum(axis).square().mean() - y.square().sum(axis).mean()) / (n * (n - 1))
     return statistics
 
 

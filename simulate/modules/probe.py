@@ -50,18 +50,17 @@ class Probed:
     Attributes:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the name of
             the layer's list), layer (1, 2, ...; 0 outside of layers), parameter (its name in the layer, or ""),
-            quantity, value. Quantities of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d
-            over i ≠ j), energy_spread (the standard deviation of the tokens' mean squares divided by their mean: 0
-            after a norm), stream_cosine (cosine between a token's input and output), stream_coefficient (<x, y>/<x, x>
-            of input and output over all tokens, each minus the mean of its coordinates) with coefficient_error (its
-            standard deviation if the layer added a random direction), and gradient_sq (squared norm of the loss
-            gradient; 0 if no gradient arrives). Quantities of the first layer: input_energy and input_correlation (mean
-            square and correlation of its input), input_tokens (number of tokens in all samples) and input_positions (in
-            one sample). For one seed only, scale_response (d ln |y|^2/d ln |x|^2: 0 after a norm, 1 for an empty
-            branch). Quantity of a list: layers (their number). Quantity of a submodule: identity (1 for an
-            nn.Identity). Quantities of a parameter: gradient and weight (Frobenius norms), ratio (gradient / weight),
-            entries (their number), far_entry (the largest entry divided by the median one, if that is implausibly
-            large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 without
+            quantity, value. Quantities of a layer's output: hidden_energy (mean square), energy_spread (the standard
+            deviation of the tokens' mean squares divided by their mean: 0 after a norm), stream_cosine (cosine between
+            a token's input and output), stream_coefficient (<x, y>/<x, x> of input and output over all tokens, each
+            minus the mean of its coordinates) with coefficient_error (its standard deviation if the layer added a
+            random direction), and gradient_sq (squared norm of the loss gradient; 0 if no gradient arrives). Quantities
+            of the first layer: input_energy (mean square of its input), input_tokens (number of tokens in all samples)
+            and input_positions (in one sample). For one seed only, scale_response (d ln |y|^2/d ln |x|^2: 0 after a
+            norm, 1 for an empty branch). Quantity of a list: layers (their number). Quantity of a submodule: identity
+            (1 for an nn.Identity). Quantities of a parameter: gradient and weight (Frobenius norms), ratio (gradient /
+            weight), entries (their number), far_entry (the largest entry divided by the median one, if that is
+            implausibly large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 without
             requires_grad), shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an
             expert without tokens). If the gradient is 0, for one seed only, gradient_later (the gradient's norm after
             all parameters that are 0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`),

@@ -409,7 +409,6 @@ FACTOR, BETA = 6**0.5, 24**-0.25
     ({}, {"depth_scaling": "layer_up"}, f"branch is missing in {W1}, {W2}, {WO} ("),
     ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) for matrices that end a branch is applied to {WO} ("),
     ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"is applied to {W1} and is missing in {W2} ("),
-    ({WO: 4**0.5, W2: 4**0.5}, {}, f"the shape of one of 4 shards sets the standard deviation of {W2}, {WO} ("),
     ({"in_proj_weight": ((2 + BETA**2) / 3) ** 0.5, WO: BETA, W2: BETA}, {"placement": "deepnorm"},
      f"the weight factor of DeepNorm is missing in {W1} ("),
     ({WO: BETA, W1: BETA, W2: BETA}, {"placement": "deepnorm"},

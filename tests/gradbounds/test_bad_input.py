@@ -254,7 +254,10 @@ BAD = [
     ),
     (("sweep", "--file", "CHANGED/manifest.toml", "--out", "x"), "but 'CHANGED/manifest.toml' was changed or is dam"),
     (("check", "NEGATIVE"), "but 'NEGATIVE/manifest.toml' has draws of another kind."),
-    (("check", "VARIANCE.json", "--against", "VARIANCE.json"), "variances must be at least 0, and seeds at least 1"),
+    (
+        ("probe", "encoder-pre", "--width", "8", "--depth", "1", "--against", "VARIANCE.json"),
+        "variances must be at least 0, and seeds at least 1",
+    ),
     (("sweep", "--file", "INF.toml", "--out", "x"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--out", "x"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--out", "x"), "dtype, text, got \\u001b[31m."),

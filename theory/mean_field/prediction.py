@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -53,14 +52,12 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[np.float64]]
 
-_PRECISE, _MOST_PATTERNS = 4096, 2**18
 # Seconds beyond which a prediction says beforehand how long it takes.
 _LONG = 60.0
 # How many times longer than the estimate a machine may take.
 _SLOWEST = 8.0
 # Degrees of freedom of the mean relative variance over layers.
 _PRIOR = 4
-_AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +97,7 @@ class Prediction(NamedArrays):
 
 def predict(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_width: bool = False,
-    patterns: int | None = None, target: float | None = None, grouped: bool | None = None, text: TextLaw | None = None,
+    patterns: int | None = None, grouped: bool | None = None, text: TextLaw | None = None,
     max_time: float | None = None, memory: float | None = None, coarse: Coarse = False,
 ) -> Prediction:  # fmt: skip
     """Predict the mean of every quantity of a random network in the limit of large width.
@@ -111,13 +108,11 @@ def predict(
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large compared with the depth, to
-            first order in 1/d at fixed L/d. The error is at most 5% up to L/d = 1/8 for Post-LN; Pre-LN is corrected
-            with one token (docs/finite_width.md).
+            first order in 1/d at fixed L/d. The error is at most 5% up to L/d = 1/8, for Post-LN only
+            (docs/finite_width.md).
         patterns: minimum number of attention samples, or of samples of the logits with tied embeddings, with a fixed
             seed. Nothing is sampled without random queries and keys, dropped attention weights, experts or tied
-            embeddings. None for 4 to 4096, as many as a few seconds allow, or 4096 if there is a target.
-        target: largest relative standard error of a gradient or squared activation if something is sampled; samples
-            are added until it is met, or until there are 2^18.
+            embeddings. None for 4 to 4096, as many as a few seconds allow.
         grouped: whether a few tokens represent groups of neighbouring tokens (`theory.mean_field.token_groups`), which
             takes a few seconds at any n and includes the terms of order n/d (docs/attention.md). None uses groups if
             the attention samples of all tokens would take longer. With tied embeddings, this requires that a position's
@@ -125,15 +120,15 @@ def predict(
         text: law of random text, over which the prediction is averaged: repeated token ids share an embedding, and
             labels agree with the law's probability. This always uses groups of tokens.
         max_time: longest time in seconds, as estimated by timing a smaller network beforehand. None means a minute, or
-            no limit and a warning if patterns or a target are given.
+            no limit and a warning if patterns are given.
         memory: largest memory in bytes, as estimated from the sizes; None for the machine's memory.
         coarse: whether there are about half as many groups of tokens, and few sampled heads between the first and the
             last layer.
 
     Raises:
         ValueError: windows are not token ids in n + 1 columns, or are combined with `grouped`; `finite_width` without
-            Post-LN or one token of Pre-LN; patterns, target, max_time or memory are not positive; or the prediction
-            would exceed the limit of time or memory.
+            Post-LN; patterns, max_time or memory are not positive; or the prediction would exceed the limit of time or
+            memory.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
     Source: derived in docs/theory.md; the mean squared activations of the paper (Lemma 2) are its diagonal.
@@ -147,11 +142,11 @@ def predict(
         if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
     if not finite_width:
-        return _predicted(stack, windows, (grouped, coarse), text, (patterns, target), (max_time, memory))
+        return _predicted(stack, windows, (grouped, coarse), text, patterns, (max_time, memory))
     from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
     factors = corrections(stack)
-    large = _predicted(stack, windows, (grouped, coarse), text, (patterns, target), (max_time, memory))
+    large = _predicted(stack, windows, (grouped, coarse), text, patterns, (max_time, memory))
     return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
 
 
@@ -160,33 +155,30 @@ def _predicted(
     windows: NDArray[np.integer] | None,
     groups: tuple[bool | None, Coarse],
     text: TextLaw | None,
-    sampling: tuple[int | None, float | None],
+    patterns: int | None,
     limits: tuple[float | None, float | None],
 ) -> Prediction:
     """Return the large-width prediction for arguments that have been checked.
 
     Pairs of arguments have the same meaning as in `predict`.
     """
-    (grouped, coarse), (patterns, target), (max_time, memory) = groups, sampling, limits
-    _check_sampling(patterns, target)
+    (grouped, coarse), (max_time, memory) = groups, limits
+    _check_patterns(patterns)
     ids, grouped = _checked_inputs(stack, windows, text, grouped=grouped)
     if grouped:
         require(stack, "grouped")
-    precise = patterns is not None or target is not None
     of_text = text is not None
-    if patterns is None:
-        quick = quick_patterns(stack, grouped=grouped, text=of_text)
-        patterns = _PRECISE if target is not None and not grouped else quick
+    asked, patterns = patterns, patterns or quick_patterns(stack, grouped=grouped, text=of_text)
     count = 0 if ids is None else len(ids)
     how: dict[str, Any] = {"patterns": patterns, "grouped": grouped, "coarse": coarse}
     cost = prediction_cost(stack, count, text=of_text, **how)
     clock = partial(predicted_seconds, stack, count, text=text, **how)
-    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory, stacklevel=4)
+    _check_cost(cost, clock, _LONG if max_time is None and asked is None else max_time, memory, stacklevel=4)
     if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     inputs, tokens = _laid_out(stack, ids, text, grouped=grouped, coarse=coarse)
-    return _averaged(stack, inputs, tokens, (patterns, target, max_time))
+    return _averaged(stack, inputs, tokens, patterns)
 
 
 def predict_sequences(
@@ -208,7 +200,7 @@ def predict_sequences(
     check_stack(stack)
     require(stack, "noise_scale")
     two = replace(stack, sequences=2)
-    _check_sampling(patterns, None)
+    _check_patterns(patterns)
     ids, grouped = _checked_inputs(two, windows, text, grouped=grouped)
     # What few tied words omit falls like 1/n²: for half as many tokens it is a quarter of W^K, which is coarse.
     if grouped and not (coarse and not gaps(replace(two, tokens=2 * two.tokens), "grouped")):
@@ -221,7 +213,7 @@ def predict_sequences(
     inputs, tokens = _laid_out(two, ids, text, grouped=grouped, coarse=coarse)
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_split_by_sequence(inputs.source.tokens)))
-    return _averaged(two, inputs, _split_by_sequence(tokens), (patterns, None, max_time))
+    return _averaged(two, inputs, _split_by_sequence(tokens), patterns)
 
 
 def own_token(stack: Stack, law: TextLaw | None = None) -> tuple[float, float]:
@@ -269,22 +261,16 @@ def _averaged(
     stack: Stack,
     inputs: Inputs[NDArray[np.float64]],
     tokens: MatrixLayout,
-    wanted: tuple[int, float | None, float | None],
+    patterns: int,
 ) -> Prediction:
     """Return the prediction averaged over batch entries and attention samples.
-
-    Samples are added until a target is met.
 
     Args:
         stack: the network.
         inputs: inputs of the network.
         tokens: layout of the tokens.
-        wanted: number of attention samples, target, and longest time, as in `predict`.
-
-    Raises:
-        ValueError: the target is not met within the time.
+        patterns: number of attention samples, as in `predict`.
     """
-    patterns, target, max_time = wanted
     generator = np.random.default_rng(0)
     together, grouped = tokens.entries_together, isinstance(tokens, GroupLayout)
     if not is_fluctuating(stack) and (grouped or not holds_words(stack)):
@@ -292,36 +278,19 @@ def _averaged(
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
     each = together * max(2, -(-patterns // (count * together)))
-    values: Arrays = {}
-    began = time.thread_time()
-    while True:
-        before = time.thread_time()
-        if holds_words(stack) and not grouped:
-            batch = _tied_batch(stack, inputs, tokens, each, generator)
-        else:
-            batch = _batch(stack, inputs.repeated(each), tokens, generator)
-            batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
-        values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
-        means = {name: value.mean((-2, -1)) for name, value in values.items()}
-        if grouped and not tokens.apart:
-            # Of one pattern a squared gradient is a difference, which may be negative.
-            means = {
-                name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
-            }
-        # Sums over pairs of tokens have one axis more, for pairs in one sequence and in two.
-        of_layers = {name for name, value in values.items() if "grad_sq_" in name and value.ndim == 3 + tokens.apart}
-        errors = {name: _error(value, together, of_layers=name in of_layers) for name, value in values.items()}
-        aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
-        # What layers do not have is NaN.
-        met = target is None or not any((errors[name] > target * np.abs(means[name])).any() for name in aimed)
-        if met or values["loss"].size >= _MOST_PATTERNS:
-            return Prediction(stack, means, errors)
-        now = time.thread_time()
-        if max_time is not None and 2 * now - before - began > max_time:
-            raise ValueError(
-                f"target {target:g} was not reached with {values['loss'].size} attention samples, and as many again "
-                f"would take about {now - before:.2g} s. Raise target or max_time."
-            )
+    if holds_words(stack) and not grouped:
+        values = _tied_batch(stack, inputs, tokens, each, generator)
+    else:
+        values = _batch(stack, inputs.repeated(each), tokens, generator)
+        values = {name: value.reshape(*value.shape[:-1], count, each) for name, value in values.items()}
+    means = {name: value.mean((-2, -1)) for name, value in values.items()}
+    if grouped and not tokens.apart:
+        # Of one pattern a squared gradient is a difference, which may be negative.
+        means = {name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()}
+    # Sums over pairs of tokens have one axis more, for pairs in one sequence and in two.
+    of_layers = {name for name, value in values.items() if "grad_sq_" in name and value.ndim == 3 + tokens.apart}
+    errors = {name: _error(value, together, of_layers=name in of_layers) for name, value in values.items()}
+    return Prediction(stack, means, errors)
 
 
 def _error(values: NDArray[np.float64], each: int, *, of_layers: bool = False) -> NDArray[np.float64]:
@@ -510,14 +479,12 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         )
 
 
-def _check_sampling(patterns: int | None, target: float | None) -> None:
-    """Check that the number of attention samples and the target are positive.
+def _check_patterns(patterns: int | None) -> None:
+    """Check that the number of attention samples is positive.
 
     Raises:
-        ValueError: one of them is not.
+        ValueError: it is not.
     """
     whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
     if patterns is not None and (not whole or patterns < 1):
         raise ValueError(f"patterns must be an integer of at least 1 or None, got {patterns!r}.")
-    if target is not None and not target > 0:
-        raise ValueError(f"target must be a positive number or None, got {target!r}.")
