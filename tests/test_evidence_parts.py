@@ -45,12 +45,6 @@ def test_every_evidence_file_has_one_part():
     assert sorted(listed) == sorted(there)
 
 
-def test_no_part_is_long():
-    """One run, which no part can be of, may take longer than other parts."""
-    runs = {name for name, part in PARTS.items() if len(part.tests) == 1 and "::test_one_run[" in part.tests[0]}
-    assert all(part.minutes <= (90 if name in runs else 30) for name, part in PARTS.items())
-
-
 def test_the_list_has_every_part(capsys):
     assert main(["--list"]) == 0
     said = capsys.readouterr().out

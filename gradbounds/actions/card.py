@@ -88,8 +88,8 @@ _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 # The error of a critical rate at factors of the tangent kernel that were not measured.
 _ROUGH = 2.5
 
-# Limits of the ratios of numbers by 64 positions to those by 8 to 32: of critical rates for 13 published models, with
-# medians of 0.85 and 0.93, and the least of the kernel's factor for 11 models (0.86 to 4.0).
+# Limits of the ratios of numbers by 64 positions to those by 8 to 32, from about twelve published models by hand: of
+# critical rates, and the least of the kernel's factor. The numbers of the models are not stored.
 _FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
 
 _RATE_VIEW = "--batch {} --learning-rate R"
@@ -99,7 +99,7 @@ _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your o
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_EXPERTS = "24 networks of width 256, 512 (norms -8% to +7%)"  # sampled, with experts
+_EXPERTS = "24 networks of width 256, 512, sampled by hand"  # with experts; their numbers are not stored
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"

@@ -442,7 +442,7 @@ def _step(
         return replace(step, unknown=f"critical rates: {re.sub(r'^unknown[:,] (as )?', '', critical['no_rule'])}")
     numbers |= {f"critical rate, {title}": critical[name]["rate"] for name, title in RATES.items()}
     numbers |= {_FALL: critical["adam"]["gain"]}
-    # Where embeddings are large, sampled networks have up to 1.9 times smaller rates (`MEASURED_SCALES`).
+    # Where embeddings are large, sampled networks have smaller rates (`MEASURED_SCALES`).
     is_far = critical["evidence"] == "extrapolated"
     ranges = {
         name: rate_range(stack, [critical["kernel_scale"]], name, logit_multiplier(notes), line.masked)

@@ -9,22 +9,23 @@ batch of at most N positions is sampled as it is, with repeated ids, and numbers
 tied embeddings, its positions with equal ids are merged.
 
 The positions a token attends to have contexts in the same sequence. In one group of all positions, deeper layers
-average all contexts, and positions are too much alike. So there are W groups, each for a sequence. With T ids drawn by frequency p, the mean of t tokens that a position sees
-has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions the second term is about W/N + (1 − W/N)/t, because t
-draws repeat. The number of groups is W = Σ_i 1/t_i over the positions i: under a causal mask, W = N H_T/T with the
-harmonic number H_T. Then W/N alone is the mean of 1/t, so that the second term is up to twice too large. For T = 32 it
-is 0.24 instead of 0.13. A batch of fewer sequences has as many groups.
+average all contexts, and positions are too much alike. So there are W groups, each for a sequence. With T ids drawn by
+frequency p, the mean of t tokens that a position sees has the square Σ p² + (1 − Σ p²)/t. In a group of N/W positions
+the second term is about W/N + (1 − W/N)/t, because t draws repeat. The number of groups is W = Σ_i 1/t_i over the
+positions i: under a causal mask, W = N H_T/T with the harmonic number H_T. Then W/N alone is the mean of 1/t, so that
+the second term is up to twice too large. For T = 32 it is 0.24 instead of 0.13. A batch of fewer sequences has as many
+groups.
 
-With one context for all repetitions of an id, curvatures are too large. Kernels exceed the batch's because few positions share more (`rescaled`). Muon's step depends on the
-gradient's rank, which is up to d in a batch. So its gain and curvature are from `muon_rule_of_batch`, in which a
-position represents many (`_Positions.single`). A polar step does not depend on the gradient's size, so that a larger
-kernel does not change its curvature.
+With one context for all repetitions of an id, curvatures are too large. Kernels exceed the batch's because few
+positions share more (`rescaled`). Muon's step depends on the gradient's rank, which is up to d in a batch. So its gain
+and curvature are from `muon_rule_of_batch`, in which a position represents many (`_Positions.single`). A polar step
+does not depend on the gradient's size, so that a larger kernel does not change its curvature.
 The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
 The errors of critical rates with gated units are sometimes larger.
 
-Muon's curvature is 0.74 to 1.39 times the sampled one in 41 networks with plain units (tests/evidence/batch-steps.json).
-Token embeddings much larger than 1 make positions nearly orthogonal. Few positions then have too large a critical rate,
-and fewer positions have a larger one.
+Muon's curvature is 0.74 to 1.39 times the sampled one in 41 networks with plain units
+(tests/evidence/batch-steps.json). Token embeddings much larger than 1 make positions nearly orthogonal. Few positions
+then have too large a critical rate, and fewer positions have a larger one.
 
 Source: this project.
 """
@@ -130,7 +131,8 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
-            embeddings that are multiplied as Gemma's. Tests by hand, without stored numbers, had rates outside the ranges.
+            embeddings that are multiplied as Gemma's. By hand, without stored numbers, rates were outside
+            of the ranges.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
         masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.
             All Pre-LN encoders had masked words, and no loss was sampled in them.

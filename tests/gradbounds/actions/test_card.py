@@ -328,13 +328,17 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     ]
     assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
     plain = Stack(placement="pre", mask="causal", embeddings="tied", init_std=0.02, embedding_scale=0.02)
-    others = replace(plain, embedding_scale=0.32), replace(plain, layout="parallel"), replace(plain, experts=4)
-    assert [len(measured_rates(each)[2]) for each in (plain, *others)] == [3, 0, 0, 0], "where losses were sampled"
     assert [card.rate_range(plain, [scale], "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
     assert [card.evidence(plain, scales)[:2] for scales in ([0.52], [0.53, 1.35], [1.08, 1.36])] == ["ex", "in", "ex"]
-    kinds = [("pre", "none", 0.15), ("pre", "none", 0.0), ("post", "none", 0.0), ("pre", "causal", 0.15)]
-    sampled = (measured_rates(replace(plain, placement=where, mask=mask), 1.0, share) for where, mask, share in kinds)
-    assert [tuple(map(bool, each[1:])) for each in sampled] == [(1, 0), (0, 0), (1, 1), (0, 0)], "rates and losses"
+    kinds = [
+        ({}, 0.0), ({"embedding_scale": 0.32}, 0.0), ({"layout": "parallel"}, 0.0),
+        ({"lower_share": 0.5, "depth": 2}, 0.0), ({"experts": 4, "router_norm": "sum"}, 0.0), ({"mask": "none"}, 0.15),
+        ({"mask": "none"}, 0.0), ({"mask": "none", "placement": "post"}, 0.0), ({}, 0.15),
+    ]  # fmt: skip
+    found = [measured_rates(replace(plain, **fields), 1.0, share)[1:] for fields, share in kinds]
+    rates, losses = zip(*[map(bool, each) for each in found], strict=True)
+    assert rates == (True, False, False, False, True, True, False, True, False), "rates were measured"
+    assert losses == (True, *[False] * 6, True, False), "losses were sampled"
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
         "evidence": "in 9 of 10 networks"
     }
@@ -718,9 +722,13 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert [factor for factor, _ in slowest] == pytest.approx([slowest[0][0]] * 4, rel=0.2) and slowest[0][0] < 0.8
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
-    changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
+    changes = [remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects]
     rows = [remedies.change_rows(uneven, None, change, 4, has_loss=True)[0] for change in changes]
     assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
+    assert [card._verdict(change, [])[0][:22] for change in changes] == [
+        "AdamW, Muon: nothing i",
+        "See `alike tokens`; a ",
+    ]
 
 
 @pytest.mark.parametrize(("experts", "said"), [(4, "router weights make W2's gradient 18x smaller"), (0, "")])

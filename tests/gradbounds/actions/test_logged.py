@@ -247,7 +247,7 @@ def test_tokens_that_repeat_the_previous_one_lower_the_loss_of_tied_embeddings(e
     """Up to their usual share, blanks of indents explain a lower loss, because logits prefer a position's own token."""
 
     def predicted(law):
-        loss = 10.86 - 1.5 * law.frequencies @ law.own_labels * (embeddings == "tied")
+        loss = 10.86 - 1.5 * law.frequencies @ law.own_labels
         return FirstLine(loss, 0.01, 160.0 * law.across**0.5, 8.0 * law.across**0.5)
 
     law, log = TextLaw.of_kind("english", 50257), LogLine(10.86 - 1.5 * runs, 160.0 * 0.0125**0.5)

@@ -146,16 +146,23 @@ def test_positions_that_represent_many_move_as_these_do(shape):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's derivatives
 @pytest.mark.parametrize(("depth", "sequences"), [(2, 16), (5, 16), (2, 64)])
-def test_curvature_of_muon_is_that_of_sampled_networks(depth, sequences):
-    """Random ids and labels by frequency; 1.30 times it for 64 sequences if own contexts move their positions."""
+def test_gain_and_curvature_of_muon_are_those_of_sampled_networks(depth, sequences):
+    """Random ids and labels by frequency.
+
+    For 64 sequences, the curvature is 1.30 times as large if own contexts move their positions. Without the part of
+    noise, gains are 0.53 to 0.58 times the sampled ones.
+    """
     stack, law, measured = replace(STACK, width=128, depth=depth, tokens=16, embedding_scale=1.0), LAW.frequencies, []
     for seed in range(2):
         ids, labels = (torch.as_tensor(x) for x in np.random.default_rng(seed).choice(256, (2, sequences, 16), p=law))
         data = [({"x": torch.randn(256, 128, generator=torch.Generator().manual_seed(seed))[ids]}, labels.flatten())]
         given = Problem(StackModule(stack, seed, torch.float32, "sampled_step"), TokenLoss(16 * sequences, 0.0), data)
         loss, gradient = gradients(given)
-        measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False).curvature)
-    assert batch_steps(stack, ["muon"], sequences, LAW)["muon"].curvature == pytest.approx(np.mean(measured), rel=0.25)
+        measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False))
+    step = batch_steps(stack, ["muon"], sequences, LAW)["muon"]
+    np.testing.assert_allclose(
+        (step.gain, step.curvature), np.mean([(one.gain, one.curvature) for one in measured], axis=0), rtol=0.25
+    )
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])
@@ -196,14 +203,17 @@ def test_positions_represent_masked_words():
 
 @pytest.mark.parametrize(("sequences", "share", "masked"), [(1, 0.99, 16), (2, 0.99, 32), (8, 0.1, 13), (64, 0.15, 32)])
 def test_as_many_positions_are_masked_as_a_batch_has_words(sequences, share, masked, monkeypatch):
-    """All words of a small batch, 10% of 128, and half of the positions; each position represents some words."""
+    """All words of a small batch, 10% of 128, and half of the positions; each position represents some words.
+
+    A tenth of the masked words are kept, by frequency.
+    """
     stack, (factors, given) = replace(STACK, mask="none", tokens=16), (rules._pair_factors, [])
     monkeypatch.setattr(rules, "_pair_factors", lambda *args: given.append(args[2]) or factors(*args))
     generator, count = np.random.default_rng(0), min(64, 16 * sequences)
-    masses = _Positions.masked(stack, 16 * sequences, LAW.frequencies, count, generator, share).masses
-    assert (masses > 0.0).sum() == masked and masses.sum() == pytest.approx(1.0)
+    chosen = _Positions.masked(stack, 16 * sequences, LAW.frequencies, count, generator, share)
+    assert (has := chosen.masses > 0.0).sum() == masked and chosen.masses.sum() == pytest.approx(1.0)
     assert batch_steps(stack, ["muon"], sequences, LAW, masked=share)["muon"].critical_rate > 0.0
-    assert 0.0 < min(given) <= max(given) <= 1.0, "shares of the pairs of a group in one sequence"
+    assert chosen.words[has].min() < 64 and 0.0 < min(given) <= max(given) <= 1.0, "kept words, and shares of pairs"
 
 
 @pytest.mark.parametrize(("mask", "share"), [("causal", 1.0), ("none", 1.0), ("none", 0.15)])

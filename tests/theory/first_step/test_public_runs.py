@@ -1,4 +1,4 @@
-"""Public training runs: the law of the last norm by itself, and committed results beside the file of settings."""
+"""Public training runs: the law of the last norm by itself, and committed results beside settings and report."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.public_runs import CONSTANTS, RUNS, beside, by_the_last_norm, laws, predicted_lines
 
 FOUND = json.loads((Path(__file__).parents[2] / "evidence" / "public-runs.json").read_text(encoding="utf-8"))["runs"]
+REPORT = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_law_of_the_last_norm_beside_drawn_logits():
@@ -32,9 +33,11 @@ def test_committed_results_are_of_the_settings():
     assert list(FOUND) == [run["name"] for run in RUNS]
     for run in RUNS:
         row = FOUND[run["name"]]
-        low, high = row["loss interval"]
-        assert row["inside"] == (low <= run["loss"][0] and run["loss"][2] <= high)
-        assert ("norm" in row) == ("norm" in run)
+        cells = REPORT.partition(f"\n| {run['name']} |")[2].partition("\n")[0]  # empty if only ln V + s²/2 is known
+        for name, form, inside in (("loss", ".2f", "inside"), ("norm", ".3g", "norm inside"))[: 1 + ("norm" in run)]:
+            (low, high), logged = row[f"{name} interval"], np.atleast_1d(run[name])
+            assert row[inside] == (low <= logged.min() and logged.max() <= high)
+            assert not cells or f" {row[name]:{form}}: {low:{form}} to {high:{form}} " in cells, run["name"]
     cheap = next(run for run in RUNS if run.get("head"))
     again = beside(cheap, predicted_lines(cheap))
     assert again["loss interval"] == pytest.approx(FOUND[cheap["name"]]["loss interval"], rel=1e-3)
