@@ -16,6 +16,7 @@ from gradbounds import progress
 from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
+from gradbounds.actions.logged_layers import matrix_of
 from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
@@ -23,6 +24,7 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
+from theory.configurations.classes import CLASSES
 from theory.first_step.batch_step import MEASURED_SCALES, RATE_RANGES, RISES, BatchStep, measured_rates
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.prediction import own_token
@@ -119,14 +121,6 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
         texts["token_correlation"], rel=0.15
     )
-    entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
-    narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
-    sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
-    steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
-    most, least = max(steps, key=steps.get), min(steps, key=steps.get)
-    under = re.search(r"SGD moves +(\w+) \(layer (\d+)\) ([\d.,]+) times as far as (\w+) \(layer", "\n".join(card))
-    assert (under[1], int(under[2])) == most and under[4] == least[0]
-    assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=0.051)
 
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
@@ -341,6 +335,14 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     assert card._rate_lines(known)[1].endswith(" critical rate 2; its error is not measured in such networks")
 
 
+def test_few_positions_extrapolate(capsys, monkeypatch):
+    """By fewer positions, the kernel's factor is up to 4 times too small, so that it is in no measured range."""
+    for seconds, said in ((2.5, "in 9 of 10 networks"), (0.03, "extrapolated")):
+        monkeypatch.setattr(card, "_RATE_SECONDS", seconds)
+        rates = found(capsys, "--like", "gpt2", *_TINY, "--vocab", "128")["card"]["critical_rates"]
+        assert rates["evidence"] == said and 0.53 < rates["kernel_scale"] < 1.35
+
+
 def test_few_tied_words_have_the_scale_of_all_their_tokens():
     """By another path: every token of random windows, where fine groups have no rule, and coarse groups have one."""
     stack = Stack(
@@ -384,10 +386,24 @@ def test_a_card_says_what_it_leaves_out(capsys):
     assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
 
 
+def test_parameters_have_the_names_by_which_logs_are_read():
+    for names, families in card._PARAMETERS.items():
+        for role, name in zip(("WO", "WG", "W1", "W2"), names.split(), strict=True):
+            assert name == "-" or role in matrix_of(f"layers.0.{name}.weight")[1]
+            known = {family for family in families.split() if role in CLASSES[family].deviations}
+            assert known == (set() if name == "-" else {*families.split()})
+
+
+@pytest.mark.parametrize(("model", "seconds"), [("gpt2", 5.7), ("llama-3-8b", 8.4), ("qwen3-30b-a3b", 8.9)])
+def test_the_announced_time_is_about_the_measured_one(model, seconds, capsys):
+    """CPU seconds on one thread of an idle machine of 2026."""
+    assert found(capsys, "--like", model, "--dry-run")["seconds"] == pytest.approx(seconds, rel=1 / 3)
+
+
 def test_the_largest_share_has_its_reason(capsys):
     """Sampled: 1.60 in 8 networks. The ratio of norms, 1.62, is that of inputs, as gradients at both outputs agree."""
     lines = found(capsys, "--placement", "post", "--ffn", "gated", "--activation", "silu", "--depth", "24")["card"]
-    assert value_of(lines["lines"], "why WV") == "WV's inputs are 1.6x those of W2"
+    assert value_of(lines["lines"], "why WV").endswith(": WV's inputs are 1.6x those of W2")
 
 
 _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "16", "--patterns", "2")
@@ -405,7 +421,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("olmoe-1b-7b", "--tokens 1", "experts with tokens move", "tokens are alike"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated from 24 networks", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
-        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
+        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "AdamW, Muon", "WR: the weight of"),
         ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "untied head (+", "embedded tokens"),
     ],
 )
@@ -427,7 +443,6 @@ def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
     """If it is negative, or falls as more positions represent the batch; its error may be, if they are few."""
     whole = card.batch_steps
     monkeypatch.setattr(card, "_RATE_SECONDS", 0.004)
-    monkeypatch.setattr(card, "_OF_SCALE", 0.0)
     monkeypatch.setattr(card, "batch_steps", lambda *given, positions, **how: {
         name: replace(step, curvature=step.curvature * times(positions))
         for name, step in whole(*given, positions=positions, **how).items()
@@ -698,18 +713,18 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ, WK unknown (sampling error), WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
     assert re.search(r"WQ \S+x, WK \S+x \(within 50%\)", quick[1]) and "tokens about 0." in quick[2]
-    even = "  AdamW, Muon      gradient sizes cancel: layers move equally far"
-    slow = r"; but AdamW's epsilon slows W\w to \S+x \(median layer\)"
+    even, label = "gradient sizes cancel: layers move equally far", "  AdamW, Muon      "
+    slow = r" \(AdamW's epsilon: W\w \S+x\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_lines(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)
         for each in (unlike, table)
         for whole in (0.0, 1.0, 1e24)
     ]
-    rows = ["\n".join(lines[3:-1]) for lines in said]
-    alike = "; as tokens are alike, WQ, WK hardly change the loss"
-    assert rows[:2] == [even] * 2 and re.fullmatch(even + slow, rows[2])
-    assert rows[3:5] == [even + alike] * 2 and re.fullmatch(even + slow + alike, rows[5])
+    rows = ["\n".join(lines[3:]) for lines in said]
+    assert rows[:2] == [label + even] * 2 and re.fullmatch(label + even + slow, rows[2])
+    same, alike = even.partition(": ")[2], "; tokens are alike, so WQ, WK hardly matter"
+    assert rows[3:5] == [label + same + alike] * 2 and re.fullmatch(label + same + slow + alike, rows[5])
     flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
     small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
     tables = [flat | {"predicted": np.where(small, each, flat["predicted"])} for each in (1e-9, np.nan, 1.0)]
@@ -720,10 +735,10 @@ def test_lost_norms_and_equal_tokens_are_named():
     effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
     changes = (remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects)
     rows = [remedies.change_rows(uneven, None, change, 4, has_loss=True)[0] for change in changes]
-    assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
+    assert [row[:18].strip() for row in rows] == ["if you use SGD", "alike: mended by"]
 
 
-@pytest.mark.parametrize(("experts", "said"), [(4, "router weights make W2's gradient 18x smaller"), (0, "")])
+@pytest.mark.parametrize(("experts", "said"), [(4, "router weights make the signal at W2 18x smaller"), (0, "")])
 def test_the_router_explains_small_gradients_of_experts(experts, said):
     # Measured: theory's factor at the outputs is 0.98 times that of sampled Qwen3MoeForCausalLM of three sizes.
     rows = reasons_of_largest(_scale(Stack(placement="pre", experts=experts), WO=(100.0, 100.0), W2=(0.2, 0.3)), 64)
@@ -744,7 +759,8 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
     """In layer 1 the gradients differ, in layer 2 the inputs: sums alone give 1.9x, the gradients."""
     stack = Stack(placement="pre", depth=2, output_projection="random")
     wo, w2 = ([4.0, 8.0], [4.0, 0.2]), ([1.0, 1.0], [1.0, 0.2])
-    both = "the gradient at WO's output is 1.4x that at W2's, and WO's inputs are 1.8x those of W2"
+    both = "the signal at WO's output is 1.4x that at W2's, and WO's inputs are 1.8x those of W2"
+    both = f"gradient = input x backward signal: {both}"
     assert reasons_of_largest(_scale(stack, WO=wo, W2=w2), 64) == [f"  why WO           {both}"]
     parts = {"WV": (wo[0], [1.0, 1.0]), "WO": wo, "W2": w2}
     assert reasons_of_largest(_scale(stack, **parts), 64) == [f"  why WO, WV       {both}"]
@@ -761,11 +777,11 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     monkeypatch.setattr(remedies, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
     whole = found(capsys, *model, *[*tokens[:1], "256"][: len(tokens)])
     row, change = " ".join(" ".join(whole["card"]["lines"]).split()), whole["evened_by"]
-    worst, flag = re.search(r"0.02 -> \S+ evens layers out to about (\S+)x; cost, code: --compare (\S+)", row).groups()
+    flag = re.search(r"0.02 -> \S+ evens out the layers; cost, code: --compare (\S+)", row)[1]
     compared = found(capsys, *model, "--compare", flag)
     before, after = compared["numbers"], compared["compared"][0]["numbers"]
     sizes = [each["gradient norm"] for each in (before, after)]
-    assert change["norms"] == (None if tokens else pytest.approx(sizes))
+    assert change["norms"] == pytest.approx(sizes, rel=0.05 if tokens else 1e-6)
     first, last = map(float, re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups())
     streams = [each["stream's rms, last / first layer"] for each in (before, after)]
     shares = [1 - stream**-2 for stream in streams]
@@ -774,10 +790,9 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
     effect = re.findall(r"(\S+)x", change["effect"])
     assert [*map(float, effect)] == pytest.approx([min(ratios), max(ratios)], rel=0.02)
-    assert float(worst) == pytest.approx(max(1 / min(ratios), max(ratios)), rel=0.06)
     assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
-        rf"\n  {flag} .*{'' if tokens else re.escape(change['effect'])}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embed",
+        rf"\n  {flag} .*{'' if tokens else re.escape(change['effect'])}(?s:.*)\n  placement=keel (?s:.*)\nAdvised",
         capsys.readouterr().out,
     )
 
