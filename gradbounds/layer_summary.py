@@ -70,7 +70,7 @@ def layer_lines(
         stack: The network. With one layer, there are no lines.
         table: Its `layer_table`, or the table "layers" of `predict_batch`.
         of: A name of the batch; "" for the sequences of the network.
-        whole: The squared gradient norm of all parameters, of which the share of WQ and WK is printed; 0 for none.
+        whole: The squared gradient norm of all parameters; 0 if it is unknown.
         notes: Notes on its configuration.
         coarse: Whether the table is a quick estimate.
     """
@@ -99,7 +99,7 @@ def layer_lines(
         card_row(
             "by matrix",
             "".join(f"{', '.join(map(role, names))} {why}, " for why, names in missing.items() if names)
-            + _by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole), least)
+            + _by_ratio(table, value, ratios, least)
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
         card_row("residual stream", residual),
@@ -192,19 +192,10 @@ def gradient_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float6
     }
 
 
-def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mapping[str, float], whole: float) -> str:
-    """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
-    scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
-    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
-    text = f", together {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²"
-    return text * (len(scores) == 2 and whole > 0)
-
-
-def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str, least: float) -> str:
+def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], least: float) -> str:
     """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; MLP WG 6x".
 
     A standard error above 10% follows the ratio, or the largest error `least` of WQ and WK where that is larger.
-    The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
@@ -221,8 +212,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    text = re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
-    return re.sub(r"(WK [\d.e+]+x( \(\D+\d+%\))?)", rf"\1{of_scores}", text, count=1)
+    return re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
 
 
 def _step_lines(

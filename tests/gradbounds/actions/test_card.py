@@ -61,8 +61,7 @@ def value_of(card, label):
     return next(line.removeprefix(label).strip() for line in map(str.strip, card) if line.startswith(label))
 
 
-def rows_of(lines):
-    """The rows of a card, each on one line, without the names of parameters."""
+def rows_of(lines):  # of a card, each on one line, without the names of parameters
     return re.sub(r" \([\w.]*_\w+\)", "", "\n".join(lines).replace("\n" + " " * 19, " ")).split("\n")
 
 
@@ -106,8 +105,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 
     own = batch["card"]["lines"]
     assert len(own) <= 18 and "tokens, the context of the configuration, Zipf's law" in " ".join(own)
-    same = [line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm"))]
-    assert set(same) <= {*rows_of(own)}, "one estimate for both"
+    assert {line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm"))} <= {
+        *rows_of(own)
+    }, "one estimate for both"
     said = output(capsys, *model, "--batch", "1000")
     assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)table: below(?s:.*)\nStep 1 of a run: ", said)
 
