@@ -274,8 +274,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     factor = changed.embedding_scale / stack.embedding_scale
     if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
         shares = [1.0 - growth**-2 for growth in growths]
-        after, now, less = (float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor))
-        cost = _COST.format(after, now, ", so that they are nearly skipped at first" * (shares[0] < SKIPPED), less)
+        added, now, less = (float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor))
+        cost = _COST.format(added, now, ", so that they are nearly skipped at first" * (shares[0] < SKIPPED), less)
         sides[1].extend([cost, *[_ROUNDED] * is_rounded_away(shares[0], changed.depth)])
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     paid = [f"{head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
