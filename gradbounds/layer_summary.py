@@ -70,7 +70,7 @@ def layer_lines(
         stack: The network. With one layer, there are no lines.
         table: Its `layer_table`, or the table "layers" of `predict_batch`.
         of: A name of the batch; "" for the sequences of the network.
-        whole: The squared gradient norm of all parameters, of which the share of WQ and WK is printed; 0 for none.
+        whole: The squared gradient norm of all parameters; 0 if it is unknown.
         notes: Notes on its configuration.
         coarse: Whether the table is a quick estimate.
     """
@@ -99,7 +99,7 @@ def layer_lines(
         card_row(
             "by matrix",
             "".join(f"{', '.join(map(role, names))} {why}, " for why, names in missing.items() if names)
-            + _by_ratio(table, value, ratios, _share_of_scores(gradients, ratios, whole), least)
+            + _by_ratio(table, value, ratios, least)
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
         card_row("residual stream", residual),
@@ -192,19 +192,10 @@ def gradient_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float6
     }
 
 
-def _share_of_scores(gradients: Mapping[str, NDArray[np.float64]], ratios: Mapping[str, float], whole: float) -> str:
-    """Return the share of WQ and WK in the squared norm, where their ratios are large; "" otherwise."""
-    scores = [name for name in ("grad_WQ", "grad_WK") if ratios.get(name, 0.0) > UNEVEN]
-    share = sum(float(gradients[name] @ gradients[name]) for name in scores) / (whole or np.inf)
-    text = f", together {f'{share:.0%}' if share >= 0.01 else '<1%'} of norm²"
-    return text * (len(scores) == 2 and whole > 0)
-
-
-def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores: str, least: float) -> str:
+def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], least: float) -> str:
     """Format matrices with their ratios by part of the layer: "WQ and WK 100x, WV 7.1x; MLP WG 6x".
 
     A standard error above 10% follows the ratio, or the largest error `least` of WQ and WK where that is larger.
-    The text `of_scores` follows the ratio of WK.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
@@ -221,14 +212,13 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], of_scores
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    text = re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
-    return re.sub(r"(WK [\d.e+]+x( \(\D+\d+%\))?)", rf"\1{of_scores}", text, count=1)
+    return re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
 
 
 def _step_lines(
     stack: Stack, gradients: Mapping[str, NDArray[np.float64]], slowest: tuple[float, str], *, are_alike: bool
 ) -> list[str]:  # fmt: skip
-    """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
+    """Compare the layers in a first step of AdamW or Muon.
 
     AdamW divides each entry of a gradient by its size, and Muon each matrix by its norm. With equal gradient spectra,
     Muon's steps then have equal sizes.
@@ -243,28 +233,17 @@ def _step_lines(
         slowest: result of `slowest_step`.
         are_alike: whether tokens are nearly equal in a layer, where steps in WQ and WK hardly change the loss.
     """
-    sgd, adam = relative_updates(stack, gradients)
-    sgd = {at: float(f"{size:.4g}") for at, size in sgd.items()}  # equal but for rounding: the first matrix
-    if not sgd:
+    _, adam = relative_updates(stack, gradients)
+    if not adam:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
-    most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
-    ratio = sgd[most] / sgd[least]
-    moved = f"{float(f'{ratio:.2g}'):,.7g}"
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    who, unused = ("experts with tokens", ", others not at all") if stack.experts else ("layers", "")
-    steps = [f"gradient sizes cancel: {who} move {far}{unused}"]
-    slower = [f"but {slowed_text(slowest)}"] * bool(slowest[1])
-    alike = ["as tokens are alike, WQ, WK hardly change the loss"] * are_alike
-    return [
-        card_row("AdamW, Muon", "; ".join([*steps, *slower, *alike])),
-        card_row(
-            "SGD moves",
-            f"{role(most[0])} (layer {most[1]}) {moved} times as far as {role(least[0])} (layer {least[1]}), "
-            "relative to initial norms",
-        ),
-    ]  # fmt: skip
+    who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
+    slower = f" (AdamW's epsilon: {slowest[1]} {slowest[0]:.1g}x)" * bool(slowest[1])
+    alike = "; tokens are alike, so WQ, WK hardly matter" * are_alike
+    cancel = "gradient sizes cancel: " * (not are_alike)
+    return [card_row("AdamW, Muon", f"{cancel}{who} move {far}{unused}{slower}{alike}")]
 
 
 def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
@@ -414,7 +393,7 @@ def share_rows(
         why = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
         reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
     elif grows and layer:
-        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller there)"
+        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
@@ -466,12 +445,12 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
         of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
-            f"router weights make W2's gradient {times} smaller"
+            f"router weights make the signal at W2 {times} smaller"
             if scale.stack.experts and other == "W2"
-            else f"the gradient at {first}'s output is {times} that at {other}'s"
+            else f"the signal at {first}'s output is {times} that at {other}'s"
         )
         if _FED_BY.get(other) == first:
-            reason = f"{other}'s gradient passes back through {first}, which makes it {times} smaller"
+            reason = f"the signal shrinks {times} on its way back through {first} to {other}"
         if abs(power) < _SIMPLE:
             reason = of_inputs
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
@@ -481,7 +460,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             text = f"{reason}, and {of_inputs}"
     is_listed = first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
     both = f"{first}, WV" if is_listed and _is_linear(scale.stack, parts["WO"], squares["WV"]) else first
-    return [card_row(f"why {both}", text)] * bool(text)
+    return [card_row(f"why {both}", f"gradient = input x backward signal: {text}")] * bool(text)
 
 
 def _is_linear(stack: Stack, of_outputs: np.ndarray, of_values: float) -> bool:

@@ -28,6 +28,7 @@ from gradbounds.actions.remedies import (
     FEW_SAMPLES,
     FEWEST_TOKENS,
     SAME_LOSS,
+    SHORT_SECONDS,
     Remedy,
     change_of_step,
     change_rows,
@@ -48,7 +49,7 @@ from gradbounds.result import Result
 from gradbounds.units import cpu_time
 from simulate.threads import one_numpy_thread
 from theory import Stack
-from theory.configurations import Note, context, model_type
+from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.configurations.vectors import gradient_factors, has_own_rates, logit_multiplier
@@ -79,8 +80,8 @@ _wrapped = partial(
 # The number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
 _NETWORKS = {"untied": 1, "tied": 2}
 
-# A card's cost without predictions. Its batch counts more than once, as its changes are predicted where layers differ.
-_LEAST_SECONDS, _WITH_CHANGE = 0.5, 1.25
+# A card's cost without predictions, and the parts of the batch's estimate for the batch and for a change of it.
+_LEAST_SECONDS, _OF_BATCH, _OF_CHANGE = 0.5, 0.75, 0.6
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -88,9 +89,9 @@ _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 # The error of a critical rate at factors of the tangent kernel that were not measured.
 _ROUGH = 2.5
 
-# Limits of the ratios of numbers by 64 positions to those by 8 to 32, from about twelve published models by hand: of
-# critical rates, and the least of the kernel's factor. The numbers of the models are not stored.
-_FEWER, _MORE, _OF_SCALE = {"adam": 0.69, "sgd": 0.6}, 1.1, 0.8
+# Limits of the ratios of critical rates by 64 positions to those by 8 to 32, from about twelve published models by
+# hand; the numbers of the models are not stored. Fewer positions extrapolate the kernel's factor.
+_FEWER, _MORE = {"adam": 0.69, "sgd": 0.6}, 1.1
 
 _RATE_VIEW = "--batch {} --learning-rate R"
 
@@ -106,6 +107,24 @@ _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
+_PARAMETERS = {
+    "o_proj gate_proj up_proj down_proj": "cohere cohere2 cwm ernie4_5 eurobert exaone4 gemma gemma2 gemma3_text "
+    "granite helium hunyuan_v1_dense llama ministral mistral olmo olmo2 olmo3 qwen2 qwen3 seed_oss smollm3 stablelm "
+    "vaultgemma",
+    "o_proj gate_up_proj gate_up_proj down_proj": "glm glm4 glm4_moe mixtral olmoe phi3 qwen2_moe qwen3_moe",
+    "o_proj - up_proj down_proj": "arcee nemotron",
+    "o_proj - c_fc mlp.c_proj": "starcoder2",
+    "attn.c_proj - c_fc mlp.c_proj": "gpt2 gpt_bigcode openai-gpt",
+    "out_proj - c_fc mlp.c_proj": "gpt_neo",
+    "out_proj - fc_in fc_out": "codegen gptj",
+    "out_proj - fc1 fc2": "bart biogpt blenderbot blenderbot-small m2m_100 marian mbart opt pegasus plbart xglm",
+    "attention.output.dense - intermediate.dense output.dense": "bert camembert electra ernie megatron-bert roberta "
+    "roberta-prelayernorm xlm-roberta xlm-roberta-xl",
+    "dense - dense_h_to_4h dense_4h_to_h": "falcon gpt_neox persimmon",
+    "dense - fc1 fc2": "phi",
+    "out_lin - lin1 lin2": "distilbert",
+}
+"""Names of WO, WG, W1 and W2 in classes of transformers 5, with the families that have them."""
 RATES: dict[Optimizer, str] = {"adam": NAMES["adam"], "sgd": NAMES["sgd"]}
 """The optimizers of the critical learning rates, with their titles."""
 
@@ -162,7 +181,8 @@ class FirstStepOfRun:
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
-            cost += replace(quick, seconds=(_WITH_CHANGE - bool(batch)) * quick.seconds)
+            change = _OF_CHANGE * stack.composition.input_norm * min(quick.seconds, SHORT_SECONDS)
+            cost += replace(quick, seconds=_OF_BATCH * (not batch) * quick.seconds + change)
             for count in _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
@@ -233,8 +253,9 @@ def model_card(
             run = first.result if first else None
             rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
             change = change_of_step(given, of, result, run, law, limits, coarse=coarse)
-    lines = _fitted(_rows(given, of, result, first, rates, change, compared=bool(how["compare"])))
-    sentences, ends = result.values["sentences"], shares_ends(result.values["notes"])
+    rows = _rows(given, of, result, first, rates, change, compared=bool(how["compare"]))
+    lines = _fitted(rows, notes := result.values["notes"])
+    sentences, ends = result.values["sentences"], shares_ends(notes)
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * ends)
     card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
     if fine:
@@ -270,6 +291,15 @@ def _rows(
     ]  # fmt: skip
 
 
+def _with_parameters(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
+    # Adds to a matrix, where it is mentioned first, the name of its parameter in the class of the model.
+    text, own = "\n".join(rows), model_type(notes) if drawn_by(notes) == HUGGING_FACE else None
+    names = next((names for names, families in _PARAMETERS.items() if own in families.split()), "- - - -")
+    for role, name in zip(("WO", "WG", "W1", "W2"), names.split(), strict=True):
+        text = re.sub(rf"\b{role}\b", f"{role} ({name})".removesuffix(" (-)"), text, count=1)
+    return text.split("\n")
+
+
 def _ignored(notes: Sequence[Note]) -> list[str]:
     # Names up to five keys of the file that were ignored on request.
     ignored = [note.field for note in notes if note.reason == _IGNORED]
@@ -277,16 +307,14 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
     return [_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored)
 
 
-def _fitted(rows: Sequence[str]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rows, the reasons for matrices, other reasons, and
-    # the line above step 1, in this order.
-    dropped = ("  SGD moves", "  SGD ", "  why W", "  why ", "See `alike")
-    for least in (dropped[:count] for count in range(len(dropped) + 1)):
+def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
+    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the line above step 1, the reasons for
+    # matrices, other reasons, and the names of parameters, in this order.
+    dropped = ("  SGD ", "See `alike", "  why W", "  why ")
+    kept = [[row for row in rows if not row.startswith(dropped[:count])] for count in range(len(dropped) + 1)]
+    for each in (*(_with_parameters(some, notes) for some in kept), kept[-1]):
         lines = [
-            part
-            for row in rows
-            if not row.startswith(least)
-            for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
+            part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
         ]
         if len(lines) <= _LINES:
             break
@@ -408,9 +436,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         scale, half = result.values["matrices_sq"] / steps["sgd"].gain, critical
         rescaled = {name: steps[name].rescaled(scale) for name in RATES}
         critical = {name: rescaled[name].critical_rate for name in RATES}
-    exact = dict.fromkeys(RATES, 1.0), 1.0, 1.0
-    fewer, beyond, least_scale = (_FEWER, _MORE, _OF_SCALE) if count < POSITIONS else exact
-    kind, scales = (logit_multiplier(notes), result.values["line"].masked), (scale * least_scale, scale)
+    fewer, beyond, least_scale = (_FEWER, _MORE, 0.0) if count < POSITIONS else (dict.fromkeys(RATES, 1.0), 1.0, scale)
+    kind, scales = (logit_multiplier(notes), result.values["line"].masked), (least_scale, scale)
     ranges = {name: rate_range(stack, scales, name, *kind) for name in RATES}
     rises = measured_rates(stack, *kind)[2]
     if not all(rate > 0.0 for rate in critical.values()):
@@ -510,7 +537,7 @@ def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
     first = "AdamW, Muon: nothing in step 1 calls for another initialization"
     if change is not None and change.is_for_all:
-        first = "See `alike tokens`"
+        first = "See `alike: mended by`"
     elif any("tokens are alike" in line for line in layers):
         first = "AdamW, Muon: tokens are alike (see below), and no tested change mends it"
     return [f"{first}; a log outside the ranges below: --logged FILE"]
@@ -523,7 +550,7 @@ def _run_lines(
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     maximum = " (config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
-    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
+    other = f"tables, yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
     lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if first.result is None:
@@ -536,7 +563,7 @@ def _run_lines(
     return [
         *lines, card_row("loss", loss), card_row("gradient norm", norm),
         *share_rows(
-            squares, stack, norms, f"; table: {'below' if first.is_fine else f'--batch {BATCH}'}",
+            squares, stack, norms, "; table: below" * first.is_fine,
             first.result.values["reasons_of_largest"],
         ),
     ]  # fmt: skip

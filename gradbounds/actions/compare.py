@@ -12,7 +12,16 @@ from gradbounds.actions.batch import Asked, law_of, quick_batch
 from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
-from gradbounds.actions.remedies import EVEN, LESS_EVEN, as_flags, changes_of, code_of, effect, is_rounded_away
+from gradbounds.actions.remedies import (
+    EVEN,
+    LESS_EVEN,
+    SKIPPED,
+    as_flags,
+    changes_of,
+    code_of,
+    effect,
+    is_rounded_away,
+)
 from gradbounds.budget import OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import (
@@ -62,7 +71,7 @@ _QUICK = (
     "without --compare.",
 )
 _COST = (
-    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%), whose effect on training is not "
+    "layers 2 to L add {:g}% of the residual stream's mean square (before: {:g}%){}, whose effect on training is not "
     "judged; AdamW moves embeddings {:g}x less, relative to their size"
 )
 _ROUNDED = "a residual stream in bfloat16 rounds away half or more of what they add (keep it in float32)"
@@ -265,7 +274,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     factor = changed.embedding_scale / stack.embedding_scale
     if factor > 1.0 <= min(growths) and norms[1] < norms[0]:
         shares = [1.0 - growth**-2 for growth in growths]
-        cost = _COST.format(*(float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor)))
+        added, now, less = (float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor))
+        cost = _COST.format(added, now, ", so that they are nearly skipped at first" * (shares[0] < SKIPPED), less)
         sides[1].extend([cost, *[_ROUNDED] * is_rounded_away(shares[0], changed.depth)])
     sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
     paid = [f"{head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]

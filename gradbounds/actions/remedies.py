@@ -1,7 +1,6 @@
 """The one change of a field that makes a network's predicted gradients most equal over the layers, and its rows."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,8 +16,6 @@ from gradbounds.budget import Budget, Way, each_once, way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     NEARLY_EQUAL,
-    PLAIN_RATIO,
-    QUICK_RATIO,
     UNEVEN,
     card_row,
     first_over_last,
@@ -62,10 +59,11 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
-# Seconds by the estimate, at most, of a change's batch, and of its batch of shorter sequences where that takes longer:
-# else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are then
-# within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%).
-_CHANGE_SECONDS, _SHORT_SECONDS = 6.0, 3.0
+# Seconds by the estimate, at most, of a change's batch, and of its batch of as many tokens in shorter sequences, where
+# that takes longer or tokens differ: else the change is that of one sequence. With embeddings of 20 and 50, ratios of
+# Qwen3-30B-A3B for 160 tokens are then within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for
+# 512 tokens within 1% (WK: 29%). Norms for 160 tokens are within 1% for Qwen3-30B-A3B, Mixtral-8x7B and OLMoE-1B-7B.
+_CHANGE_SECONDS, SHORT_SECONDS = 6.0, 3.0
 
 _EVENED = "if you use SGD"
 
@@ -209,8 +207,8 @@ def change_of_step(
     """Return one change that makes the layers of step 1 even.
 
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
-    to at least `FEWEST_TOKENS`. Where the changed tied network fails for the batch, it is untied. Without a text, the
-    change is that of one sequence, if it was searched for.
+    to at least `FEWEST_TOKENS`, and there are twice as many. Where the changed tied network fails for the batch, it is
+    untied. Without a text, the change is that of one sequence, if it was searched for.
     """
     if not text:
         return single.values["evened_by"]
@@ -222,12 +220,14 @@ def change_of_step(
     change, _ = remedy(stack, table, budget, whole_way)
     if not (change and run):
         return change
-    whole, limit = run.values["stack"], _CHANGE_SECONDS
+    are_alike = max(profiles(with_cosines(run.columns("layers")), "predicted").get("cosine", [0.0])) > NEARLY_EQUAL
+    whole, limit = run.values["stack"], _CHANGE_SECONDS if are_alike else SHORT_SECONDS
     while limit < quick_cost(whole, law_of(whole, text), limits["patterns"]).seconds:
-        whole, limit = replace(whole, tokens=whole.tokens // 2), _SHORT_SECONDS
+        whole, limit = replace(whole, tokens=whole.tokens // 2), SHORT_SECONDS
         if whole.tokens < FEWEST_TOKENS:
             return change
-    of_batch = Asked({**given, "tokens": whole.tokens}, text), run.values["batch"], of, run
+    sequences = run.values["batch"] * run.values["stack"].tokens // whole.tokens
+    of_batch = Asked({**given, "tokens": whole.tokens}, text), sequences, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
     advised: Remedy | None = None
@@ -235,7 +235,7 @@ def change_of_step(
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
     if advised and whole.tokens < run.values["stack"].tokens:
-        return replace(advised, norms=None, tokens=whole.tokens)
+        return replace(advised, tokens=whole.tokens)
     return advised
 
 
@@ -259,19 +259,16 @@ def change_rows(
         ]
     flags = " ".join(as_flags(change.values))
     if not change.is_for_all:
-        evened = f"evens layers out to about {change.first_over_last:.2g}x"
-        return [card_row(_EVENED, f"{change.words} {evened}; cost, code: --compare {flags}")]
+        partly = "partly " * (change.first_over_last >= UNEVEN)
+        return [card_row(_EVENED, f"{change.words} {partly}evens out the layers; cost, code: --compare {flags}")]
     before, after = change.losses
     loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
-    of = "; norm {:.3g} -> {:.3g}".format(*change.norms) if change.norms else ""
-    of += f"; for one sequence of {tokens_text(tokens)}" * (not (change.norms or change.tokens))
-    effect = re.sub(r"[\d.]+(?=x )", lambda x: f"{float(x[0]):.2g}", change.effect)
-    effect = re.sub(r"^(\S+x) \((\w+)\) to \1 \(", r"\1 (\2 to ", effect)
-    effect = effect.replace("; ", ", ").replace("cosine of two tokens", "cosine")
+    of = (
+        ", norm {:.3g} -> {:.2g}".format(*change.norms) if change.norms else f" (one sequence of {tokens_text(tokens)})"
+    )
+    effect = change.effect.partition("; cosine of two tokens ")[2].replace("; ", ", ")
     cost = _cost_text(change, table)
-    return [
-        card_row("alike tokens", f"mended by {change.words}: then {effect}{of}{loss}; {cost}code: --compare {flags}")
-    ]
+    return [card_row("alike: mended by", f"{change.words}: cosine {effect}{of}{loss}; {cost}--compare {flags}")]
 
 
 def _cost_text(change: Remedy, table: Columns) -> str:
@@ -281,9 +278,9 @@ def _cost_text(change: Remedy, table: Columns) -> str:
     before, after = change.added
     if not 0.0 < after < before:
         return ""
-    share = f"{'at most ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
-    skipped = ", so that they are nearly skipped at first" * (after < SKIPPED)
-    return f"cost: layers 2 to {max(table['layer'])} add {share} of the stream's mean square{skipped}; "
+    share = f"{'up to ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
+    skipped = "nearly skipped at first " * (after < SKIPPED)
+    return f"cost: layers 2 to {max(table['layer'])} {skipped}({share} of the stream); "
 
 
 def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,6 +16,7 @@ from gradbounds import progress
 from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
+from gradbounds.actions.logged_layers import matrix_of
 from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
@@ -23,8 +24,10 @@ from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
 from theory import Stack, predict
 from theory.configurations import stack_from_config
+from theory.configurations.classes import CLASSES
 from theory.first_step.batch_step import MEASURED_SCALES, RATE_RANGES, RISES, BatchStep, measured_rates
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
@@ -58,6 +61,10 @@ def value_of(card, label):
     return next(line.removeprefix(label).strip() for line in map(str.strip, card) if line.startswith(label))
 
 
+def rows_of(lines):  # of a card, each on one line, without the names of parameters
+    return re.sub(r" \([\w.]*_\w+\)", "", "\n".join(lines).replace("\n" + " " * 19, " ")).split("\n")
+
+
 def by_layer(rows, name, value="predicted"):
     return [row[value] for row in rows if row["quantity"] == name and row["layer"] > 0]
 
@@ -76,7 +83,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, line = whole["card"]["lines"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 118
-    card = "\n".join(card).replace("\n" + " " * 19, " ").split("\n")
+    card = rows_of(card)
     assert f"64 sequences of {batch['stack']['tokens']} tokens (config's maximum), Zipf's law" in card[3]
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
@@ -98,8 +105,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 
     own = batch["card"]["lines"]
     assert len(own) <= 18 and "tokens, the context of the configuration, Zipf's law" in " ".join(own)
-    same = [line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm"))]
-    assert set(same) <= {*"\n".join(own).replace("\n" + " " * 19, " ").split("\n")}, "one estimate for both"
+    assert {line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm"))} <= {
+        *rows_of(own)
+    }, "one estimate for both"
     said = output(capsys, *model, "--batch", "1000")
     assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)table: below(?s:.*)\nStep 1 of a run: ", said)
 
@@ -119,14 +127,6 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert energy == pytest.approx(texts["hidden_energy"], rel=0.05) and products == pytest.approx(
         texts["token_correlation"], rel=0.15
     )
-    entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
-    narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
-    sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
-    steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
-    most, least = max(steps, key=steps.get), min(steps, key=steps.get)
-    under = re.search(r"SGD moves +(\w+) \(layer (\d+)\) ([\d.,]+) times as far as (\w+) \(layer", "\n".join(card))
-    assert (under[1], int(under[2])) == most and under[4] == least[0]
-    assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=0.051)
 
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
@@ -134,11 +134,10 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         rate, low, high, rises = (rates[row["optimizer"]][name] for name in ("rate", "low", "high", "rises"))
         printed = re.fullmatch(r"(.*) \(second-order critical rate: (\S+) to (\S+)\)", value_of(card, title)).groups()
         assert [*map(float, printed[1:])] == pytest.approx([low, high], rel=0.06)
-        first = RISES["pre"][row["optimizer"]][0]  # in multiples of the network's own critical rate, at least `low`
-        assert rises == pytest.approx(first * low)
+        assert rises == pytest.approx(RISES["pre"][row["optimizer"]][0] * low), "multiples of the network's own rate"
         assert printed[0] == (
             f"safe up to {printed[1]}; loss may rise from {rises:{'.1e' if rises < 1e-3 else '.2g'}} on"
-            if first
+            if rises
             else "no rate is known to be safe"
         )
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
@@ -313,12 +312,13 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "".join(capsys.readouterr()),
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
-    for rises, words in (
-        (4.0, "safe up to 1; loss may rise from 4 on"), (0.5, "safe up to 0.5; loss may rise above"),
-        (0.0, "no rate is known to be safe"), (None, "safe up to 1 to second order; losses were not sampled"),
-    ):  # fmt: skip
-        known["adam"] = known["adam"] | {"rises": rises}
-        assert card._rate_text(known["adam"]) == f"{words} (second-order critical rate: 1 to 1)"
+    words = {
+        4.0: "safe up to 1; loss may rise from 4 on", 0.5: "safe up to 0.5; loss may rise above",
+        0.0: "no rate is known to be safe", None: "safe up to 1 to second order; losses were not sampled",
+    }  # fmt: skip
+    assert [card._rate_text(known["adam"] | {"rises": rises}) for rises in words] == [
+        f"{each} (second-order critical rate: 1 to 1)" for each in words.values()
+    ]
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -343,6 +343,14 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "evidence": "in 9 of 10 networks"
     }
     assert card._rate_lines(known)[1].endswith(" critical rate 2; its error is not measured in such networks")
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(2.5, "in 9 of 10 networks"), (0.03, "extrapolated")])
+def test_few_positions_extrapolate(seconds, said, capsys, monkeypatch):
+    """By fewer positions, the kernel's factor is up to 4 times too small, so that it is in no measured range."""
+    monkeypatch.setattr(card, "_RATE_SECONDS", seconds)
+    rates = found(capsys, "--like", "gpt2", *_TINY, "--vocab", "128")["card"]["critical_rates"]
+    assert rates["evidence"] == said and 0.53 < rates["kernel_scale"] < 1.35
 
 
 def test_few_tied_words_have_the_scale_of_all_their_tokens():
@@ -383,15 +391,27 @@ def test_a_card_says_what_it_leaves_out(capsys):
     assert main(["predict", "--like", "gpt2", "--dry-run", "--max-time", "0.01s"]) == 0 and re.search(
         "a change, critical learning rates\n(?s:.*)more than the 0.01 s of --max-time", capsys.readouterr().out
     )
+    # CPU seconds on one thread of an idle machine.
+    announced = {"gpt2": 5.7, "llama-3-8b": 8.4, "qwen3-30b-a3b": 8.9}
+    assert {name: found(capsys, "--like", name, "--dry-run")["seconds"] for name in announced} == pytest.approx(
+        announced, rel=1 / 3
+    )
     tested = found(capsys, "--width", "512", "--depth", "2")["card"]["lines"]
     assert value_of(tested, "Expect errors of up to 0.7% by finite width (512), as in sampled networks") == ""
     assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
 
 
+def test_parameters_have_the_names_by_which_logs_are_read():
+    for names, families in card._PARAMETERS.items():
+        for role, name in zip(("WO", "WG", "W1", "W2"), names.split(), strict=True):
+            assert {role in CLASSES[family].deviations for family in families.split()} == {name != "-"}
+            assert name == "-" or role in matrix_of(f"layers.0.{name}.weight")[1]
+
+
 def test_the_largest_share_has_its_reason(capsys):
     """Sampled: 1.60 in 8 networks. The ratio of norms, 1.62, is that of inputs, as gradients at both outputs agree."""
     lines = found(capsys, "--placement", "post", "--ffn", "gated", "--activation", "silu", "--depth", "24")["card"]
-    assert value_of(lines["lines"], "why WV") == "WV's inputs are 1.6x those of W2"
+    assert value_of(lines["lines"], "why WV").endswith(": WV's inputs are 1.6x those of W2")
 
 
 _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "16", "--patterns", "2")
@@ -409,7 +429,7 @@ _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--to
         ("olmoe-1b-7b", "--tokens 1", "experts with tokens move", "tokens are alike"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated from 24 networks", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
-        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "SGD moves", "WR: the weight of"),
+        ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "AdamW, Muon", "WR: the weight of"),
         ("mixtral-8x7b", "--kv-heads 0 --width 256 --depth 6 --embeddings tied", "untied head (+", "embedded tokens"),
     ],
 )
@@ -431,7 +451,6 @@ def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
     """If it is negative, or falls as more positions represent the batch; its error may be, if they are few."""
     whole = card.batch_steps
     monkeypatch.setattr(card, "_RATE_SECONDS", 0.004)
-    monkeypatch.setattr(card, "_OF_SCALE", 0.0)
     monkeypatch.setattr(card, "batch_steps", lambda *given, positions, **how: {
         name: replace(step, curvature=step.curvature * times(positions))
         for name, step in whole(*given, positions=positions, **how).items()
@@ -510,7 +529,8 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any("64 sequences of 8192 tokens, English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(
-        line.startswith("Step 1: 64 sequences of 64 tokens, English text; yours: --batch S --text") for line in lines
+        line.startswith("Step 1: 64 sequences of 64 tokens, English text; tables, yours: --batch S --t")
+        for line in lines
     )
 
 
@@ -630,8 +650,9 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     )
     larger = replace(pre, embedding_scale=50.0)
     costs = said(0.11, 8.0, 9.0, 1.25, 1.0, larger)
-    assert re.search(r"add 36% of .* \(before: 75%\), .* not judged; .* 50x less", costs) and "Cost" not in said(
-        0.11, 8.0, 9.0, 1.25, 3.0, larger
+    assert re.search(r"add 36% of .* \(before: 75%\), whose .* not judged; .* 50x less", costs)
+    assert "Cost" not in said(0.11, 8.0, 9.0, 1.25, 3.0, larger) and (
+        "(before: 75%), so that they are nearly skipped at first, whose" in said(0.11, 8.0, 9.0, 1.02, 1.0, larger)
     )
 
 
@@ -702,18 +723,18 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ, WK unknown (sampling error), WV ")
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
     assert re.search(r"WQ \S+x, WK \S+x \(within 50%\)", quick[1]) and "tokens about 0." in quick[2]
-    even = "  AdamW, Muon      gradient sizes cancel: layers move equally far"
-    slow = r"; but AdamW's epsilon slows W\w to \S+x \(median layer\)"
+    even, label = "gradient sizes cancel: layers move equally far", "  AdamW, Muon      "
+    slow = r" \(AdamW's epsilon: W\w \S+x\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_lines(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)
         for each in (unlike, table)
         for whole in (0.0, 1.0, 1e24)
     ]
-    rows = ["\n".join(lines[3:-1]) for lines in said]
-    alike = "; as tokens are alike, WQ, WK hardly change the loss"
-    assert rows[:2] == [even] * 2 and re.fullmatch(even + slow, rows[2])
-    assert rows[3:5] == [even + alike] * 2 and re.fullmatch(even + slow + alike, rows[5])
+    rows = ["\n".join(lines[3:]) for lines in said]
+    assert rows[:2] == [label + even] * 2 and re.fullmatch(label + even + slow, rows[2])
+    same, alike = even.partition(": ")[2], "; tokens are alike, so WQ, WK hardly matter"
+    assert rows[3:5] == [label + same + alike] * 2 and re.fullmatch(label + same + slow + alike, rows[5])
     flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
     small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
     tables = [flat | {"predicted": np.where(small, each, flat["predicted"])} for each in (1e-9, np.nan, 1.0)]
@@ -721,17 +742,15 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert len({name for _, name in slowest}) == 1, "a single layer may be an effect of the samples"
     assert [factor for factor, _ in slowest] == pytest.approx([slowest[0][0]] * 4, rel=0.2) and slowest[0][0] < 0.8
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
-    effects = ("1x (W1) to 1.1x (W2)", "1x (W1) to 1.1x (W2); cosine of two tokens 0.01")
-    changes = [remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect=effect) for effect in effects]
-    rows = [remedies.change_rows(uneven, None, change, 4, has_loss=True)[0] for change in changes]
-    assert [row[:16].strip() for row in rows] == ["if you use SGD", "alike tokens"]
-    assert [card._verdict(change, [])[0][:22] for change in changes] == [
-        "AdamW, Muon: nothing i",
-        "See `alike tokens`; a ",
-    ]
+    change = remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect="1x (W1) to 1.1x (W2)")
+    alike = replace(change, effect=f"{change.effect}; cosine of two tokens 0.01")
+    rows = [remedies.change_rows(uneven, None, each, 4, has_loss=True)[0] for each in (change, alike)]
+    assert [row[:18].strip() for row in rows] == ["if you use SGD", "alike: mended by"]
+    verdicts = [card._verdict(each, [])[0][:22] for each in (change, alike)]
+    assert verdicts == ["AdamW, Muon: nothing i", "See `alike: mended by`"]
 
 
-@pytest.mark.parametrize(("experts", "said"), [(4, "router weights make W2's gradient 18x smaller"), (0, "")])
+@pytest.mark.parametrize(("experts", "said"), [(4, "router weights make the signal at W2 18x smaller"), (0, "")])
 def test_the_router_explains_small_gradients_of_experts(experts, said):
     # Measured: theory's factor at the outputs is 0.98 times that of sampled Qwen3MoeForCausalLM of three sizes.
     rows = reasons_of_largest(_scale(Stack(placement="pre", experts=experts), WO=(100.0, 100.0), W2=(0.2, 0.3)), 64)
@@ -752,7 +771,8 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
     """In layer 1 the gradients differ, in layer 2 the inputs: sums alone give 1.9x, the gradients."""
     stack = Stack(placement="pre", depth=2, output_projection="random")
     wo, w2 = ([4.0, 8.0], [4.0, 0.2]), ([1.0, 1.0], [1.0, 0.2])
-    both = "the gradient at WO's output is 1.4x that at W2's, and WO's inputs are 1.8x those of W2"
+    both = "the signal at WO's output is 1.4x that at W2's, and WO's inputs are 1.8x those of W2"
+    both = f"gradient = input x backward signal: {both}"
     assert reasons_of_largest(_scale(stack, WO=wo, W2=w2), 64) == [f"  why WO           {both}"]
     parts = {"WV": (wo[0], [1.0, 1.0]), "WO": wo, "W2": w2}
     assert reasons_of_largest(_scale(stack, **parts), 64) == [f"  why WO, WV       {both}"]
@@ -764,28 +784,22 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
 @pytest.mark.parametrize("tokens", [(), ("--tokens", "128")], ids=str)
 @each_once()
 def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
-    # A batch of 256 tokens whose change takes long is compared at half as many.
+    # Sequences of 256 tokens whose change takes long are compared at half as many, twice as often.
     model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
-    monkeypatch.setattr(remedies, "_CHANGE_SECONDS", 0.0 if tokens else 9.0)
+    monkeypatch.setattr(remedies, "quick_cost", lambda stack, *_: Cost(9.0 * (stack.tokens > 128)))
     whole = found(capsys, *model, *[*tokens[:1], "256"][: len(tokens)])
     row, change = " ".join(" ".join(whole["card"]["lines"]).split()), whole["evened_by"]
-    worst, flag = re.search(r"0.02 -> \S+ evens layers out to about (\S+)x; cost, code: --compare (\S+)", row).groups()
-    compared = found(capsys, *model, "--compare", flag)
+    flag = re.search(r"0.02 -> \S+ evens out the layers; cost, code: --compare (\S+)", row)[1]
+    compared = found(capsys, *model, *["--batch", "128"][: len(tokens)], "--compare", flag)
     before, after = compared["numbers"], compared["compared"][0]["numbers"]
-    sizes = [each["gradient norm"] for each in (before, after)]
-    assert change["norms"] == (None if tokens else pytest.approx(sizes))
-    first, last = map(float, re.search(r"rms (\S+) after layer 1, (\S+) after", row).groups())
-    streams = [each["stream's rms, last / first layer"] for each in (before, after)]
-    shares = [1 - stream**-2 for stream in streams]
+    assert change["norms"] == pytest.approx([whole["card"]["step_1"]["norm"], after["gradient norm"]])
+    shares = [1 - each["stream's rms, last / first layer"] ** -2 for each in (before, after)]
     assert change["added"] == pytest.approx(shares, rel=0.5 if tokens else 0.05)
-    assert streams[0] == pytest.approx(last / first, rel=0.05 if tokens else 0.01)
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
-    effect = re.findall(r"(\S+)x", change["effect"])
-    assert [*map(float, effect)] == pytest.approx([min(ratios), max(ratios)], rel=0.02)
-    assert float(worst) == pytest.approx(max(1 / min(ratios), max(ratios)), rel=0.06)
+    assert [*map(float, re.findall(r"(\S+)x", change["effect"]))] == pytest.approx([min(ratios), max(ratios)], rel=0.02)
     assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
-        rf"\n  {flag} .*{'' if tokens else re.escape(change['effect'])}(?s:.*)\n  placement=keel (?s:.*)\nAdvised embed",
+        rf"\n  {flag} .*{'' if tokens else re.escape(change['effect'])}(?s:.*)\n  placement=keel (?s:.*)\nAdvised",
         capsys.readouterr().out,
     )
 
