@@ -291,6 +291,6 @@ def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
     for cause in causes:
         effect = next((words for pattern, words in _HARMS.items() if re.search(pattern, cause.words)), "")
         if effect and not cause.words.startswith(DRAWN_BY):
-            what = re.split(rf" over (?=all |the |\d+ (?!times))|{WITH_TEXT}", cause.words)[0]
+            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words.partition(WITH_TEXT)[0])[0]
             parts += [f"if {what}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"]
     return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)

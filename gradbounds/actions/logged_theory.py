@@ -219,13 +219,13 @@ class Theory:
             return []
         _, least, most = _usual_repeats(self.stack)
         found = list[tuple[float, Cause]]()
-        for kappa in np.geomspace(least, most, _TEXTS):
+        for kappa in np.geomspace(least, most, _TEXTS).round(4):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
             causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
             causes += logging_causes(lines[0], read, self.stack, self.batch)
             off = 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
             found += [(kappa, replace(cause, text_off=off)) for cause in causes]
-        return [*nearest_with_texts(found, read.line, _TEXTS)]
+        return [*nearest_with_texts(found, read.line)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a usual text that explains a log; without a prediction, add it to `missing`."""
