@@ -92,9 +92,8 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     at = batch_text(batch, stack.tokens, text, of_tokens)
-    what, cost = theory.announced(given, read.line, coarse=not read.line.parameters)
+    what, cost, further = theory.announced(given, read.line, coarse=not read.line.parameters)
     if plan:
-        _, further = theory.costs(given, read.line, coarse=not read.line.parameters)
         judged = f"loss and gradient norm, to judge {logged}"
         also = f"  of these  about {duration(further.seconds)} for causes, if the log is not as predicted"
         return planned((stack, notes, of), at, judged, cost, also, seconds_of_causes=further.seconds)

@@ -136,17 +136,15 @@ class Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
-    def costs(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[Cost, Cost]:
-        """Estimate the costs of predicting the network itself, as `healthy` does, and the networks of causes."""
-        cost, self._coarse = self.quick_cost(coarse=coarse), bool(self._coarse)
+    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost, Cost]:
+        """Return the words and the cost to print before a log is judged, and the part of the cost for causes."""
+        fine, cost = self.quick_cost(coarse=False), self.quick_cost(coarse=coarse)
+        self._coarse = bool(self._coarse)
         others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
-        return cost, sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
-
-    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
-        """Return the words and the cost to print before a log is judged; the cost includes causes."""
-        fine, (cost, causes) = self.quick_cost(coarse=False), self.costs(given, line, coarse=coarse)
+        causes = sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
         again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        return f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)", cost + causes + again
+        what = f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)"
+        return what, cost + causes + again, causes
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -349,11 +347,9 @@ def _measured_text(
 
 def _exponent(repeats: float, words: int) -> float:
     # Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0.
-    low, high = 0.0, 3.0
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
-    return low
+    exponents = np.linspace(0.0, 3.0, 31)
+    of_each = [math.log(TextLaw.zipf(exponent, words).across) for exponent in exponents]
+    return float(np.interp(math.log(repeats), of_each, exponents))
 
 
 def _other_weights(
