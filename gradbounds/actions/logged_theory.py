@@ -47,7 +47,7 @@ from theory.mean_field.token_groups import Coarse
 #
 # Twelve English texts without hard line breaks reach 0.0167, by seven tokenizers. Seven further texts with such breaks,
 # indents or short lines reach 0.0214, by GPT-2's tokenizer (docs/report.md). A small tokenizer may have letters, 0.069.
-_USUAL_REPEATS = ((32_000, 0.0050, 0.0214), (2, 0.0050, 0.069))
+_USUAL_REPEATS = ((32_000, (0.0050, 0.0214)), (2, (0.0050, 0.069)))
 # The largest share of tokens that repeat the previous token: code comments by GPT-2's tokenizer (docs/report.md).
 _USUAL_RUNS = 0.079
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
@@ -215,7 +215,7 @@ class Theory:
         """
         if self.law is None:
             return []
-        _, least, most = _usual_repeats(self.stack)
+        least, most = _usual_repeats(self.stack)
         found = list[tuple[float, Cause]]()
         for kappa in np.geomspace(least, most, _TEXTS).round(4):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
@@ -252,7 +252,7 @@ def text_causes(
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
     """
-    (_, least, most), known = _usual_repeats(stack), start
+    (least, most), known = _usual_repeats(stack), start
     norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
     # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
     runs = (
@@ -278,11 +278,10 @@ def text_causes(
             share = _USUAL_RUNS if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
             law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
             like = f" and {share:.1%} of tokens repeat the previous one"
-        start = law.across, predicted(law)
-        if known is not None:  # Zipf's law has no pairs of words that repeat together
-            estimate = _at_repeats(stack, known[1], law.across / known[0])
-            deviation = max(start[1].loss_deviation, estimate.loss_deviation)
-            start = law.across, replace(start[1], loss_deviation=deviation)
+        line = predicted(law)
+        # Zipf's law has no pairs of words that repeat together.
+        least_deviation = _at_repeats(stack, known[1], law.across / known[0]).loss_deviation if known else 0.0
+        start = law.across, replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
         runs += [(start[1].loss, share)] if runs else []
         measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
         cause = Cause(
@@ -306,9 +305,9 @@ def _guess(
     return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
 
 
-def _usual_repeats(stack: Stack) -> tuple[int, float, float]:
-    # Return a vocabulary, and the least and the largest probability of equal tokens in usual texts with it.
-    return next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
+def _usual_repeats(stack: Stack) -> tuple[float, float]:
+    # Return the least and the largest probability of equal tokens in usual texts.
+    return next(ends for vocab, ends in _USUAL_REPEATS if stack.vocab >= vocab)
 
 
 def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
