@@ -176,6 +176,7 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
 def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -> Iterator[Cause]:
     """Yield the nearest cause of each kind, with the ranges of its number and of the text that explain a log.
 
+    The ranges leave out texts that are further from usual ones than the nearest text and 2.58 standard deviations.
     `found` has causes, each with the text's probability of equal tokens.
     """
     kinds: dict[str, list[tuple[float, Cause]]] = {}
@@ -184,6 +185,7 @@ def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -
     for pairs in kinds.values():
         fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
         nearest = min((cause for _, cause in fits), key=lambda cause: cause.distance(printed))
+        fits = [pair for pair in fits if abs(pair[1].text_off) <= max(BEYOND, abs(nearest.text_off))]
         numbers = [float(number) for _, cause in fits for number in _NUMBERS.findall(cause.words)[:1]]
         words = _NUMBERS.sub(_range(numbers), nearest.words, count=1)
         text = _range([kappa for kappa, _ in fits])
