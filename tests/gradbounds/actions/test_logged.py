@@ -172,13 +172,8 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     """Within usual texts a log is undecided; beyond them, or where the text was given, it is wrong."""
-    stack = Stack(**FIELDS)
-
-    def of_text(exponent):
-        law = TextLaw.zipf(exponent, stack.vocab)
-        return first_line(noise_scale(stack, text=law), BATCH, (), law)
-
-    usual, many = of_text(0.9), of_text(1.8)  # two words are the same with the chances 0.017 and 0.32
+    laws = [TextLaw.zipf(exponent, 1000) for exponent in (0.9, 1.8)]  # two words are equal with chances 0.017 and 0.32
+    usual, many = (first_line(noise_scale(Stack(**FIELDS), text=law), BATCH, (), law) for law in laws)
     result = judged(tmp_path, usual.loss, usual.norm, None)
     assert result.values["as_it_should_be"] is None and not result.alarm
     assert re.match(r"Step 1: undecided: the gradient norm .* To decide, repeat with --text FILE, .*\.\n", str(result))
@@ -298,8 +293,7 @@ def test_tokens_that_repeat_the_previous_one_lower_the_loss_of_tied_embeddings(e
 
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     """A loss of trained weights is not judged; one that a unit makes that small is named as such."""
-    uniform = math.log(FIELDS["vocab"])
-    tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
+    tuned = judged(tmp_path, 0.3 * math.log(FIELDS["vocab"]), 40 * healthy.norm, None)
     assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
     assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
     assert re.search(
@@ -314,10 +308,9 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
 
 def test_planted_norms(tmp_path, healthy):
     """A norm that was clipped, or squared; and what nothing explains."""
-    result = judged(tmp_path, healthy.loss, 0.5)
-    assert healthy.norm > 0.5 and result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
-    result = judged(tmp_path, healthy.loss, healthy.norm**2)
-    assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
+    for norm, words in ((0.5, "clipped at 0.5"), (healthy.norm**2, "the norm is squared")):
+        causes = judged(tmp_path, healthy.loss, norm).to_frame()
+        assert healthy.norm > 0.5 and causes.query("explains")["cause"].str.contains(words).any()
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
     assert re.search(r" tested causes explains these numbers.\nTested: .*\nNext: ", str(result))
     assert not result.to_frame()["explains"].any()
@@ -507,8 +500,8 @@ def of_gpt2():
 def test_foreign_logs_say_the_same(name):
     """Of several ways out of two loggers each has the numbers of the first step, under the same names."""
     known, line = read_log(LOGS / WHOLE[0]), read_log(LOGS / name)
-    assert line.step == 0
-    assert (line.loss, line.norm) == ((None, None) if "panel" in name else pytest.approx((known.loss, known.norm)))
+    numbers = (None, None) if "panel" in name else pytest.approx((known.loss, known.norm))
+    assert (line.loss, line.norm) == numbers and line.step == 0
     assert len(line.parameters) == {"tensorboard_tags": 3, "tensorboard_tags.csv": 6, "wandb_panel.csv": 6}.get(
         name, 3 * 12 + 5
     )
@@ -521,8 +514,11 @@ def test_a_planted_scale_in_a_foreign_log(of_gpt2):
     result = of_gpt2(WHOLE[0])
     layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
     assert len(layers) == 12 and layers["W1", 2] == pytest.approx(20, rel=0.2)
-    assert layers.drop(("W1", 2)).between(0.8, 1.25).all() and result.alarm
-    assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
+    assert (
+        layers.drop(("W1", 2)).between(0.8, 1.25).all()
+        and result.alarm
+        and (result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is "))
+    )
     said = ("Furthest from the median: dL/dW1 of layer 2", "read from gradients/transformer.h.*.mlp.c_fc.weight (3)",
             "Parameters not compared: ", "gradients/transformer.h.*.ln_1.bias (3)")  # fmt: skip
     assert [words for words in said if words not in str(result)] == []

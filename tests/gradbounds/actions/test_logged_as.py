@@ -87,20 +87,19 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
         record = record_of(number * loss, (number * whole) ** power, written)
         return judged(tmp_path, record, *words.split(), f"clipped:{number * threshold:.17g}")
 
-    over = result(2 * norm, norm)
-    check_plain(over, loss, norm, norms)
-    assert "not clipped, because the norm is below " in str(over)
-    before = result(norm / 4, norm, times=0.25)
-    check_plain(before, loss, norm, norms)
-    assert "the total norm before clipping to " in str(before)
+    for threshold, times, said in ((2 * norm, 1.0, "not clipped, because the norm is below "),
+                                   (norm / 4, 0.25, "the total norm before clipping to ")):  # fmt: skip
+        fine = result(threshold, norm, times=times)
+        check_plain(fine, loss, norm, norms)
+        assert said in str(fine)
     lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
     assert lost.values["logged_norm"] is None and lost.values["as_it_should_be"]
     assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
     assert "the gradient norm is not judged, and matrices are only compared with one another." in str(lost)
-    with pytest.raises(ValueError, match=r"^logged_as must give the clipping threshold of the log, got clipped:"):
-        result(norm / 4, norm / 4)
-    with pytest.raises(ValueError, match=" times the threshold"):
-        result(norm / 4, norm)
+    for whole, error in ((norm / 4, "^logged_as must give the clipping threshold of the log, got clipped:"),
+                         (norm, " times the threshold")):  # fmt: skip
+        with pytest.raises(ValueError, match=error):
+            result(norm / 4, whole)
 
 
 def test_what_is_no_square_and_what_stands_there_twice(tmp_path, healthy):
