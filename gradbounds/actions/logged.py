@@ -92,9 +92,8 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     at = batch_text(batch, stack.tokens, text, of_tokens)
-    what, cost = theory.announced(given, read.line, coarse=not read.line.parameters)
+    what, cost, further = theory.announced(given, read.line, coarse=not read.line.parameters)
     if plan:
-        _, further = theory.costs(given, read.line, coarse=not read.line.parameters)
         judged = f"loss and gradient norm, to judge {logged}"
         also = f"  of these  about {duration(further.seconds)} for causes, if the log is not as predicted"
         return planned((stack, notes, of), at, judged, cost, also, seconds_of_causes=further.seconds)
@@ -291,6 +290,6 @@ def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
     for cause in causes:
         effect = next((words for pattern, words in _HARMS.items() if re.search(pattern, cause.words)), "")
         if effect and not cause.words.startswith(DRAWN_BY):
-            what = re.split(rf" over (?=all |the |\d+ (?!times))|{WITH_TEXT}", cause.words)[0]
+            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words.partition(WITH_TEXT)[0])[0]
             parts += [f"if {what}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"]
     return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)

@@ -28,10 +28,10 @@ TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
-WITH_TEXT = ", with a text in which two tokens are equal with probability "
+WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with probability "
 """The words between a cause and the probability of equal tokens in the text with which it explains a log."""
 # A number, or a range of numbers.
-_NUMBERS = re.compile(r"\d[\d.e+]*( to \d[\d.e+]*)?")
+_NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +173,27 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
     ]
 
 
-def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine, tried: int) -> Iterator[Cause]:
-    """Yield the nearest cause of each kind, over usual texts, with the range of its number that explains a log.
+def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -> Iterator[Cause]:
+    """Yield the nearest cause of each kind, with the ranges of its number and of the text that explain a log.
 
-    Args:
-        found: causes, each with the text's probability of equal tokens.
-        printed: first step of the log.
-        tried: number of texts.
+    The ranges leave out texts that are further from usual ones than the nearest text and 2.58 standard deviations.
+    `found` has causes, each with the text's probability of equal tokens.
     """
     kinds: dict[str, list[tuple[float, Cause]]] = {}
     for kappa, cause in found:
-        kinds.setdefault(cause.kind, []).append((kappa, cause))
+        kinds.setdefault(_NUMBERS.sub("N", cause.words), []).append((kappa, cause))
     for pairs in kinds.values():
-        kappa, cause = min(pairs, key=lambda pair: (not pair[1].explains(printed), pair[1].distance(printed)))
-        words = dict.fromkeys(other.words for _, other in pairs if other.explains(printed))
-        numbers = [float(number[0]) for each in words if (number := re.search(r"\d[\d.e+]*", each))]
-        between, text = cause.words, f"{WITH_TEXT}{kappa:.2g}"
-        if len(words) > 1 and len(numbers) == len(words) and cause.kind != DRAWN_BY:
-            between = _NUMBERS.sub(f"{min(numbers):g} to {max(numbers):g}", cause.words, count=1)
-            text = f" (nearest: {_NUMBERS.search(cause.words)[0]}{text})"  # type: ignore[index]
-        yield replace(cause, words=f"{between}{text}", tried=cause.tried * tried)
+        fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
+        nearest = min((cause for _, cause in fits), key=lambda cause: cause.distance(printed))
+        fits = [pair for pair in fits if abs(pair[1].text_off) <= max(BEYOND, abs(nearest.text_off))]
+        numbers = [float(number) for _, cause in fits for number in _NUMBERS.findall(cause.words)[:1]]
+        words = _NUMBERS.sub(_range(numbers), nearest.words, count=1)
+        text = _range([kappa for kappa, _ in fits])
+        yield replace(nearest, words=f"{words}{WITH_TEXT}{text}", tried=sum(cause.tried for _, cause in pairs))
+
+
+def _range(numbers: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{number:.15g}" for number in (min(numbers), max(numbers)))) if numbers else ""
 
 
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:

@@ -47,7 +47,7 @@ from theory.mean_field.token_groups import Coarse
 #
 # Twelve English texts without hard line breaks reach 0.0167, by seven tokenizers. Seven further texts with such breaks,
 # indents or short lines reach 0.0214, by GPT-2's tokenizer (docs/report.md). A small tokenizer may have letters, 0.069.
-_USUAL_REPEATS = ((32_000, 0.0050, 0.0214), (2, 0.0050, 0.069))
+_USUAL_REPEATS = ((32_000, (0.0050, 0.0214)), (2, (0.0050, 0.069)))
 # The largest share of tokens that repeat the previous token: code comments by GPT-2's tokenizer (docs/report.md).
 _USUAL_RUNS = 0.079
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
@@ -136,17 +136,15 @@ class Theory:
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 
-    def costs(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[Cost, Cost]:
-        """Estimate the costs of predicting the network itself, as `healthy` does, and the networks of causes."""
-        cost, self._coarse = self.quick_cost(coarse=coarse), bool(self._coarse)
+    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost, Cost]:
+        """Return the words and the cost to print before a log is judged, and the part of the cost for causes."""
+        fine, cost = self.quick_cost(coarse=False), self.quick_cost(coarse=coarse)
+        self._coarse = bool(self._coarse)
         others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
-        return cost, sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
-
-    def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost]:
-        """Return the words and the cost to print before a log is judged; the cost includes causes."""
-        fine, (cost, causes) = self.quick_cost(coarse=False), self.costs(given, line, coarse=coarse)
+        causes = sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
         again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        return f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)", cost + causes + again
+        what = f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)"
+        return what, cost + causes + again, causes
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -207,8 +205,9 @@ class Theory:
     def with_texts(self, healthy: Cause, others: Sequence[Cause], read: Reading) -> list[Cause]:
         """Return each kind of cause with the usual text with which it is nearest to a log.
 
-        Nine texts have probabilities of equal tokens from the least to the largest of usual texts, and their norms are
-        estimates. ln kappa has a standard deviation of a quarter of this range: 19 of 20 texts lie within it.
+        Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
+        tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
+        deviation of a quarter of the usual range: 19 of 20 texts lie within it.
 
         Args:
             healthy: prediction for the network itself.
@@ -217,15 +216,17 @@ class Theory:
         """
         if self.law is None:
             return []
-        _, least, most = _usual_repeats(self.stack)
-        found = list[tuple[float, Cause]]()
-        for kappa in np.geomspace(least, most, _TEXTS):
+        (least, most), found = _usual_repeats(self.stack), list[tuple[float, Cause]]()
+        step, largest = math.log(most / least) / (_TEXTS - 1), most
+        if self.stack.vocab >= LEAST_VOCAB:
+            largest = max(most, *token_law("code", self.stack.vocab).kappa_of_texts.values())
+        for kappa in (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
             causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
             causes += logging_causes(lines[0], read, self.stack, self.batch)
             off = 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
             found += [(kappa, replace(cause, text_off=off)) for cause in causes]
-        return [*nearest_with_texts(found, read.line, _TEXTS)]
+        return [*nearest_with_texts(found, read.line)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a usual text that explains a log; without a prediction, add it to `missing`."""
@@ -254,7 +255,7 @@ def text_causes(
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
     """
-    (_, least, most), known = _usual_repeats(stack), start
+    (least, most), known = _usual_repeats(stack), start
     norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
     # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
     runs = (
@@ -280,11 +281,10 @@ def text_causes(
             share = _USUAL_RUNS if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
             law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
             like = f" and {share:.1%} of tokens repeat the previous one"
-        start = law.across, predicted(law)
-        if known is not None:  # Zipf's law has no pairs of words that repeat together
-            estimate = _at_repeats(stack, known[1], law.across / known[0])
-            deviation = max(start[1].loss_deviation, estimate.loss_deviation)
-            start = law.across, replace(start[1], loss_deviation=deviation)
+        line = predicted(law)
+        # Zipf's law has no pairs of words that repeat together.
+        least_deviation = _at_repeats(stack, known[1], law.across / known[0]).loss_deviation if known else 0.0
+        start = law.across, replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
         runs += [(start[1].loss, share)] if runs else []
         measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
         cause = Cause(
@@ -308,9 +308,9 @@ def _guess(
     return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
 
 
-def _usual_repeats(stack: Stack) -> tuple[int, float, float]:
-    # Return a vocabulary, and the least and the largest probability of equal tokens in usual texts with it.
-    return next(row for row in _USUAL_REPEATS if stack.vocab >= row[0])
+def _usual_repeats(stack: Stack) -> tuple[float, float]:
+    # Return the least and the largest probability of equal tokens in usual texts.
+    return next(ends for vocab, ends in _USUAL_REPEATS if stack.vocab >= vocab)
 
 
 def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
@@ -349,11 +349,9 @@ def _measured_text(
 
 def _exponent(repeats: float, words: int) -> float:
     # Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0.
-    low, high = 0.0, 3.0
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
-    return low
+    exponents = np.linspace(0.0, 3.0, 31)
+    of_each = [math.log(TextLaw.zipf(exponent, words).across) for exponent in exponents]
+    return float(np.interp(math.log(repeats), of_each, exponents))
 
 
 def _other_weights(

@@ -50,8 +50,7 @@ def record_of(loss, norm, norms):
 
 def check_plain(result, loss, norm, norms):
     """Every number is what the plain log has."""
-    assert result.values["logged_loss"] == pytest.approx(loss, rel=1e-12)
-    assert result.values["logged_norm"] == pytest.approx(norm, rel=1e-12)
+    assert [result.values[f"logged_{name}"] for name in ("loss", "norm")] == pytest.approx([loss, norm], rel=1e-12)
     layers = result.to_frame("layers")
     assert layers["logged"].tolist() == pytest.approx(list(norms.values()), rel=1e-12)
     assert layers["ratio"].tolist() == pytest.approx([1.0] * len(norms), rel=1e-9)
@@ -75,8 +74,7 @@ def test_sums_and_squares(tmp_path, healthy, words, power, line):
     written = {name: (number * value) ** power for name, value in norms.items()}
     result = judged(tmp_path, record_of(number * loss, (number * norm) ** power, written), *words.split())
     check_plain(result, loss, norm, norms)
-    assert ("Read as" in str(result)) == (line is not None)
-    assert line is None or line in str(result)
+    assert (line or "") in str(result) and ("Read as" in str(result)) == (line is not None)
 
 
 @pytest.mark.parametrize(("words", "number", "power"), [("", 1, 1), ("sum square", TOKENS, 2)])
@@ -89,21 +87,19 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
         record = record_of(number * loss, (number * whole) ** power, written)
         return judged(tmp_path, record, *words.split(), f"clipped:{number * threshold:.17g}")
 
-    over = result(2 * norm, norm)
-    check_plain(over, loss, norm, norms)
-    assert "not clipped, because the norm is below " in str(over)
-    before = result(norm / 4, norm, times=0.25)
-    check_plain(before, loss, norm, norms)
-    assert "the total norm before clipping to " in str(before)
+    for threshold, times, said in ((2 * norm, 1.0, "not clipped, because the norm is below "),
+                                   (norm / 4, 0.25, "the total norm before clipping to ")):  # fmt: skip
+        fine = result(threshold, norm, times=times)
+        check_plain(fine, loss, norm, norms)
+        assert said in str(fine)
     lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
-    assert lost.values["logged_norm"] is None
-    assert lost.values["as_it_should_be"]
+    assert lost.values["logged_norm"] is None and lost.values["as_it_should_be"]
     assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
     assert "the gradient norm is not judged, and matrices are only compared with one another." in str(lost)
-    with pytest.raises(ValueError, match=r"^logged_as must give the clipping threshold of the log, got clipped:"):
-        result(norm / 4, norm / 4)
-    with pytest.raises(ValueError, match=" times the threshold"):
-        result(norm / 4, norm)
+    for whole, error in ((norm / 4, "^logged_as must give the clipping threshold of the log, got clipped:"),
+                         (norm, " times the threshold")):  # fmt: skip
+        with pytest.raises(ValueError, match=error):
+            result(norm / 4, whole)
 
 
 def test_what_is_no_square_and_what_stands_there_twice(tmp_path, healthy):
@@ -127,8 +123,9 @@ def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy
     assert "by a factor that the log does not state: matrices are only compared with one another." in str(result)
     planted = clipped | {"layers.1.mlp.fc2.weight": norms["layers.1.mlp.fc2.weight"]}
     result = judged(tmp_path, {"loss": loss} | planted, "clipped:1")
-    assert result.alarm
-    assert "Step 1 is as predicted, except dL/dW2 of layer 2: its ratio logged / predicted is 4 times" in str(result)
+    assert result.alarm and (
+        "Step 1 is as predicted, except dL/dW2 of layer 2: its ratio logged / predicted is 4 times" in str(result)
+    )
 
 
 @pytest.mark.parametrize("word", ["mean", "sum", "norm", "square", "unclipped", "clipped:1000"])
