@@ -170,7 +170,10 @@ def predict_rate(
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
     known = f", {evidence(stack, [scale or 0.0])}" * any(math.isfinite(high) for _, high in limits.values())
-    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times, masked)[2]
+    far, rises = known * known.endswith("extrapolated"), {
+        name: ends for name, ends in measured_rates(stack, times, masked)[2].items()
+        if name != "muon" or adamw_rate is None  # no loss of a mix was sampled
+    }  # fmt: skip
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -180,7 +183,7 @@ def predict_rate(
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
-            *_table(steps, f"range{known}", stack), "",
+            *_table(steps, f"range{known}", stack.ffn == "gated" or adamw_rate is not None), "",
             *_evidence_lines(_measured(stack, optimizers, times, masked), _exact(rises, optimizers), stack, scale),
             *slowed, *_muon_lines(stack, adamw_rate) * ("muon" in optimizers), *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
@@ -227,14 +230,15 @@ def kernel_scale(
     ] * ("adam" in steps and bool(slowest[1]))
 
 
-def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str]:
+def _table(steps: Sequence[RateOfStep], range_of: str, far_off: bool) -> list[str]:
     # Return a row for each optimizer. A change of the loss far beyond the quadratic approximation has a sign at most.
+    # Muon's has no error if it was not measured or is large (`far_off`).
     head = ("optimizer", "change of loss", "critical rate", range_of, "change of logits", "largest relative update")
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
         is_known = math.isfinite(each.limits[1])
-        is_close = each.limits[0] >= _CLOSE and (each.optimizer, stack.ffn) != ("muon", "gated")
+        is_close = each.limits[0] >= _CLOSE and not (each.optimizer == "muon" and far_off)
         falls = f"{change:+.3g}{f' +- {error:.1g}' * is_close}" if each.region != _BEYOND else each.sign
         ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
         rows.append(
@@ -321,8 +325,12 @@ def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
 def _muon_lines(stack: Stack, adamw_rate: float | None) -> list[str]:
     """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
     output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
-    covered = _OF_MUON.format(output) if adamw_rate is None else _OF_MIX.format(output, adamw_rate)
-    return [line for words in (_MUON.get(stack.placement, ""), covered) for line in textwrap.wrap(words, 118)]
+    said = (
+        (_MUON.get(stack.placement, ""), _OF_MUON.format(f" and {output}") + _ADVICE)
+        if adamw_rate is None
+        else (_OF_MUON.format("") + _OF_MIX.format(output, adamw_rate),)
+    )
+    return [line for words in said for line in textwrap.wrap(words, 118)]
 
 
 _FAR = (
@@ -344,12 +352,16 @@ _MUON = {
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _OF_MUON = (
-    "Muon's step covers all matrices of the layers and {}, with the learning rate R as torch.optim.Muon scales it by "
-    "default. Usual recipes train embeddings, output matrix and norm gains by AdamW: --adamw-rate R2."
+    "Muon's step covers all matrices of the layers{}, with the learning rate R as torch.optim.Muon scales it by default. "
+    "WQ, WK and WV are three matrices; as one, in transformers' GPT-2 and GPT-NeoX, measured rates were 0.8 to 0.9 times "
+    "as large. "
 )
+_ADVICE = "Usual recipes train embeddings, output matrix and norm gains by AdamW: --adamw-rate R2."
+# The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
-    "Muon's step covers all matrices of the layers, with the learning rate R as torch.optim.Muon scales it by default. "
-    "AdamW's step covers {} at {:g}. The critical rate is Muon's, for this ratio of both rates."
+    "AdamW's step covers {} at {:g}. The critical rate is Muon's, at this ratio of both rates. At ratios of 0.02 and 0.3, "
+    "measured rates were 0.69 to 1.14 times the predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to "
+    "1.12 times in 16 with gated units."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

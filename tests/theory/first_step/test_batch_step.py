@@ -145,17 +145,34 @@ def test_positions_that_represent_many_move_as_these_do(shape):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's derivatives
-@pytest.mark.parametrize(("depth", "sequences"), [(2, 16), (5, 16), (2, 64)])
-def test_curvature_of_muon_is_that_of_sampled_networks(depth, sequences):
-    """Random ids and labels by frequency; 1.30 times it for 64 sequences if own contexts move their positions."""
-    stack, law, measured = replace(STACK, width=128, depth=depth, tokens=16, embedding_scale=1.0), LAW.frequencies, []
+@pytest.mark.parametrize(
+    ("depth", "sequences", "embeddings", "adam_ratio"),
+    [
+        (2, 16, "untied", None),
+        (5, 16, "untied", None),
+        (2, 64, "untied", None),
+        (2, 16, "untied", 0.3),
+        (2, 16, "tied", 0.3),
+    ],
+)
+def test_curvature_of_muon_is_that_of_sampled_networks(depth, sequences, embeddings, adam_ratio):
+    """Random ids and labels by frequency; 1.30 times it for 64 sequences if own contexts move their positions.
+
+    With AdamW for the output matrix, Muon's own curvature would be 0.4 times the sampled one.
+    """
+    fields = {"depth": depth, "embeddings": embeddings, "embedding_scale": 1.0 if embeddings == "untied" else 0.02}
+    stack, law, measured = replace(STACK, width=128, tokens=16, **fields), LAW.frequencies, []
     for seed in range(2):
         ids, labels = (torch.as_tensor(x) for x in np.random.default_rng(seed).choice(256, (2, sequences, 16), p=law))
-        data = [({"x": torch.randn(256, 128, generator=torch.Generator().manual_seed(seed))[ids]}, labels.flatten())]
+        table = torch.randn(256, 128, generator=torch.Generator().manual_seed(seed)) * (embeddings == "untied")
+        data = [({"x": table[row][None], "words": row}, of_row) for row, of_row in zip(ids, labels, strict=True)]
         given = Problem(StackModule(stack, seed, torch.float32, "sampled_step"), TokenLoss(16 * sequences, 0.0), data)
         loss, gradient = gradients(given)
-        measured.append(measure_step(given, gradient, direction(gradient, "muon"), loss, ends=False).curvature)
-    assert batch_steps(stack, ["muon"], sequences, LAW)["muon"].curvature == pytest.approx(np.mean(measured), rel=0.25)
+        signs = {} if adam_ratio is None else {"Wemb": adam_ratio * direction(gradient, "adam")["Wemb"]}
+        u = direction(gradient, "muon") | signs
+        measured.append(measure_step(given, gradient, u, loss, ends=False).curvature)
+    found = batch_steps(stack, ["muon"], sequences, LAW, adam_ratio=adam_ratio)["muon"].curvature
+    assert found == pytest.approx(np.mean(measured), rel=0.25)
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])
