@@ -352,16 +352,16 @@ _MUON = {
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _OF_MUON = (
-    "Muon's step covers all matrices of the layers{}, with the learning rate R as torch.optim.Muon scales it by default. "
-    "WQ, WK and WV are three matrices; as one, in transformers' GPT-2 and GPT-NeoX, measured rates were 0.8 to 0.9 times "
-    "as large. "
+    "Muon's step covers all matrices of the layers{}, with the learning rate R as torch.optim.Muon scales it by "
+    "default. WQ, WK and WV are three matrices; as one, in transformers' GPT-2 and GPT-NeoX, measured rates were 0.8 "
+    "to 0.9 times as large. "
 )
 _ADVICE = "Usual recipes train embeddings, output matrix and norm gains by AdamW: --adamw-rate R2."
 # The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
-    "AdamW's step covers {} at {:g}. The critical rate is Muon's, at this ratio of both rates. At ratios of 0.02 and 0.3, "
-    "measured rates were 0.69 to 1.14 times the predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to "
-    "1.12 times in 16 with gated units."
+    "AdamW's step covers {} at {:g}. The critical rate is Muon's, at this ratio of both rates. At ratios of 0.02 and "
+    "0.3, measured rates were 0.69 to 1.14 times the predicted ones in 16 causal Pre-LN networks with plain units, and "
+    "0.44 to 1.12 times in 16 with gated units."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

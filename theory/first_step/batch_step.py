@@ -141,7 +141,7 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
-            embeddings that are multiplied as Gemma's. In transformers' classes, the sampled rates of SGD and AdamW were 1.7
+            embeddings that are multiplied as Gemma's. In transformers' classes, sampled rates of SGD and AdamW were 1.7
             to 2.8 times the predicted ones there, and Muon's 0.64 to 0.9 times.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
         masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.

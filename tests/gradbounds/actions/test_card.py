@@ -270,8 +270,10 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         ends([one for name, one in mixed.items() if re.search(rf"^\d+ \d+ {kinds} \d+ mixed", name)], "critical_rate")
         for kinds in ("(un)?tied", "llama.*")
     )
-    assert f"rates were {plain} times the predicted ones in 16" in printed["pre --adamw-rate 1e-5"]
-    assert f"plain units, and {gated} times in 16 with gated" in printed["pre --adamw-rate 1e-5"]
+    assert (
+        f"rates were {plain} times the predicted ones in 16 causal Pre-LN networks with plain units, and {gated} times"
+        in printed["pre --adamw-rate 1e-5"]
+    )
     assert (
         f" ({ends(drawn('masked bert'), 'critical_rate')} times in {len(drawn('masked bert'))} BERTs "
         "with 15% masked words)" in printed["post"]

@@ -105,11 +105,6 @@ def step(gradient, optimizer):
     return np.sign(gradient) if optimizer == "adam" else gradient
 
 
-def size_of(u, gradient):
-    """How large a step is beside its gradient."""
-    return np.linalg.norm(u) / np.linalg.norm(gradient)
-
-
 @pytest.mark.parametrize("ids", [[0, 1, 2], [4, 1, 4]])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
 def test_a_step_of_both_uses(optimizer, ids):
@@ -133,7 +128,7 @@ def test_a_step_of_both_uses(optimizer, ids):
         u = step(gradient, optimizer)
         squares.append((u**2).sum())
         # Products of z and g, which are random: 4 of their standard errors. Those of z scatter, too.
-        scatter = 4 * size_of(u, gradient) * SCALE * np.linalg.norm(g[k], axis=1).max()
+        scatter = 4 * np.linalg.norm(u) / np.linalg.norm(gradient) * SCALE * np.linalg.norm(g[k], axis=1).max()
         assert_allclose(logits[k], rows @ u, atol=scatter + 0.06 * np.abs(logits[k]).max())
         moved, c = SCALE * u[:, ids].T, words.coefficients[min(k, len(words.coefficients) - 1)]
         scatter *= np.linalg.norm(rows.T @ r[k][:, ids], axis=0).max() / WIDTH**0.5
