@@ -117,7 +117,7 @@ to 1.28 times the predicted ones. These are too few for a range. Its smallest nu
 list, with 16 such networks (0.40 to 0.80 times, tests/evidence/mixed-steps.json).
 
 In a mix, AdamW moves the output matrix, and Muon the layers. The logits' changes by both are summed before they are
-squared, so that the curvature has both cross terms.
+squared, so that the curvature has both cross terms. `BatchStep.rescaled` keeps this curvature, as Muon's own.
 """
 
 
