@@ -351,8 +351,8 @@ _MUON = {
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _SCALED = (
-    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; one for all "
-    "(transformers' GPT-2 and GPT-NeoX) had 0.8 to 0.9 times the critical rate. "
+    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; one for "
+    "all (transformers' GPT-2 and GPT-NeoX) had 0.8 to 0.9 times the critical rate. "
 )
 _OF_MUON = (
     f"Muon's step covers all matrices of the layers and {{}}{_SCALED}Usual recipes train embeddings, output matrix and "
