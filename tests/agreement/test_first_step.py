@@ -14,19 +14,14 @@ from simulate.curvature.first_step import (
     gradients,
     measure_step,
 )
-from tests.helpers.given_outputs import NUMBERS, first_step_given, outputs_of
+from tests.helpers.agreement import same
+from tests.helpers.given_outputs import NUMBERS, exact_muon, first_step_given, outputs_of
 from theory import Stack
 from theory.first_step.prediction import first_step
 
 # Forward-mode derivatives warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 NETWORKS = 12
-
-
-def same(values, expected, margin):
-    """Within the margin or 4 standard errors: about one false alarm in 10^3 numbers with 12 networks."""
-    found = estimate(values)
-    return abs(found.mean - expected) < max(margin * expected, 4 * found.sem)
 
 
 def steps_of(stack, chosen, change=lambda problem: problem):
@@ -245,19 +240,6 @@ CASES = [
     (PLAIN | {"mask": "causal", "loss_share": 0.5}, [("sgd", ("WV", "Wemb")), ("adam", ("WV", "W1", "W2"))]),
     (TIED | BOTH, [("sgd", ("Wemb",)), ("adam", ("Wemb",)), ("polar", ("Wemb",)), ("adam", ("W1", "WH", "Wemb"))]),
 ]
-
-
-def exact_muon(gradient):
-    """The five Newton-Schulz steps of torch.optim.Muon, which torch has in bfloat16, in float64."""
-    found = {}
-    for name, g in gradient.items():
-        x = (g.T if g.shape[0] < g.shape[1] else g) / g.norm()
-        for _ in range(5):
-            square = x.T @ x
-            x = x @ (3.4445 * torch.eye(len(square), dtype=x.dtype) - 4.7750 * square + 2.0315 * square @ square)
-        x = x.T if g.shape[0] < g.shape[1] else x
-        found[name] = x * max(1.0, g.shape[1] / g.shape[0]) ** 0.5
-    return found
 
 
 def measured(stack, steps):

@@ -21,10 +21,10 @@ from gradbounds.actions.learning_rate import kernel_scale
 from simulate.curvature.first_step import along, direction, gradients, measure_step
 from simulate.curvature.problems import Problem, StackModule, TokenLoss
 from tests.helpers.evidence_file import kept_case, record, rounded
+from tests.helpers.given_outputs import exact_muon
 from theory import Stack
 from theory.configurations.reading import Note
 from theory.first_step.batch_step import ERRORS, batch_steps
-from theory.first_step.rules import NEWTON_SCHULZ
 from theory.mean_field.text_law import TextLaw
 from theory.stack.optimizers import Optimizer
 
@@ -138,6 +138,13 @@ NOT_DRAWN = [
     *((192, 4, f"masked {kind}", 64) for kind in ENCODERS),
 ]  # fmt: skip
 
+# Networks trained by Muon and AdamW, fixed before any was drawn, and the ratios of AdamW's rate to Muon's by name.
+MIXED = [
+    (width, depth, kind, sequences)
+    for sequences, depth, width, kind in itertools.product((4, 16), (2, 4), (128, 256), (*KINDS, "llama", "llama tied"))
+]
+RATIOS = {"muon": ("muon", None), "mixed 0.02": ("muon", 0.02), "mixed 0.3": ("muon", 0.3)}
+
 # What theory moves logits by at the rates at which the loss is measured.
 #
 # First that was the root mean square alone. In three networks with one sequence, the first that were measured, the loss
@@ -178,6 +185,8 @@ def stack(width: int, depth: int, kind: str) -> Stack:
     if kind.startswith("masked "):
         other, own = ENCODERS[kind[7:]]
         return replace(stack(width, depth, other), **own)
+    if kind == "llama tied":
+        return replace(stack(width, depth, "llama"), embeddings="tied")
     if kind == "bert":
         return replace(
             stack(width, depth, "post tied"), mask="none", depth_scaling="none", embedding_norm="added",
@@ -225,23 +234,12 @@ def problem(network: Stack, sequences: int, seed: int, kind: str = "text") -> Pr
     return Problem(model, loss, pieces)
 
 
-def muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Five Newton-Schulz steps and the factor for shapes, in the gradient's precision."""
-    a, b, c = NEWTON_SCHULZ
-    steps = {}
-    for name, matrix in gradient.items():
-        x = matrix / matrix.norm()
-        x = x.T if x.shape[0] > x.shape[1] else x
-        for _ in range(5):
-            square = x @ x.T
-            x = a * x + (b * square + c * square @ square) @ x
-        x = x if x.shape == matrix.shape else x.T
-        steps[name] = x * max(1.0, matrix.shape[1] / matrix.shape[0]) ** 0.5
-    return steps
-
-
-def drawn_step(given: Problem, loss: Any, gradient: dict[str, torch.Tensor], optimizer: Any) -> tuple[Any, Any]:
-    u = muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
+def drawn_step(
+    given: Problem, loss: Any, gradient: dict[str, torch.Tensor], optimizer: Any, adam_ratio: float | None = None
+) -> tuple[Any, Any]:
+    u = exact_muon(gradient) if optimizer == "muon" else direction(gradient, optimizer)
+    if adam_ratio is not None:
+        u["Wemb"] = adam_ratio * direction(gradient, "adam")["Wemb"]
     return u, measure_step(given, gradient, u, loss, ends=False)
 
 
@@ -268,28 +266,37 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
     }  # fmt: skip
 
 
-def masked_beside(width: int, depth: int, kind: str, sequences: int, first: int) -> dict[str, Any]:
-    """Return the numbers of each optimizer's step in encoders with masked words: means of four, and the theory."""
+def means_beside(
+    width: int, depth: int, kind: str, sequences: int, first: int, draws: int, chosen: dict[str, tuple[Any, Any]]
+) -> dict[str, Any]:
+    """Return means of sampled steps with the theory's: in encoders with masked words, or of Muon and AdamW together.
+
+    An optimizer and the ratio of AdamW's rate to Muon's are chosen by name.
+    """
     network, law = stack(width, depth, kind), TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
-    steps = batch_steps(network, RULES, sequences, law, masked=MASKED_SHARE)
-    scale = (
-        kernel_scale(network, law, sequences, steps, notes=[Note("masked words", MASKED_SHARE, "left out", "")])[0]
-        or 1.0
-    )
-    rows, found = [], {}
-    for seed in range(first, first + 4):
+    masked = MASKED_SHARE * kind.startswith("masked")
+    steps = {
+        name: batch_steps(network, [optimizer], sequences, law, masked=masked, adam_ratio=ratio)[optimizer]
+        for name, (optimizer, ratio) in chosen.items()
+    }
+    notes = [Note("masked words", masked, "left out", "")] * bool(masked)
+    scale = kernel_scale(network, law, sequences, {}, notes=notes)[0] or 1.0
+    rows = []
+    for seed in range(first, first + draws):
         given = problem(network, sequences, seed, kind)
         loss, gradient = gradients(given)
         rows.append([
-            [one.gain, one.curvature] for name in RULES for _, one in [drawn_step(given, loss, gradient, name)]
+            [one.gain, one.curvature]
+            for each in chosen.values() for _, one in [drawn_step(given, loss, gradient, *each)]
         ])  # fmt: skip
-    for optimizer, (gain, curvature) in zip(RULES, np.mean(rows, axis=0).tolist(), strict=True):
-        step = steps[optimizer].rescaled(scale)
-        found[optimizer] = {
+    return {
+        name: {
             "scale": scale, "sampled": [gain, curvature], "gain": step.gain / gain,
             "curvature": step.curvature / curvature, "critical_rate": step.critical_rate / (2 * gain / curvature),
-        }  # fmt: skip
-    return found
+        }
+        for (name, one), (gain, curvature) in zip(steps.items(), np.mean(rows, axis=0).tolist(), strict=True)
+        for step in [one.rescaled(scale)]
+    }  # fmt: skip
 
 
 def changes_beyond(width: int, depth: int, kind: str, sequences: int, optimizer: Any, seed: int) -> list[float]:
@@ -316,11 +323,13 @@ def test_losses_beyond_the_critical_rate(kept_folder):
 
 def test_masked_steps(kept_folder):
     """AdamW's critical rates of encoders with masked words are within the stated error in 9 of 10 networks."""
+    rules = {name: (name, None) for name in RULES}
     seeds = {case: 20000 for case in MASKED} | {case: 21000 + 4 * k for k, case in enumerate(MASKED_HELD)}
     cases = {
         f"{' '.join(map(str, case))} {optimizer}": one
         for case, first in seeds.items() if case not in NOT_DRAWN
-        for optimizer, one in kept_case(kept_folder, f"{case} {first}", partial(masked_beside, *case, first)).items()
+        for make in [partial(means_beside, *case, first, 4, rules)]
+        for optimizer, one in kept_case(kept_folder, f"{case} {first}", make).items()
     }  # fmt: skip
     record(
         "masked-steps",
@@ -330,6 +339,22 @@ def test_masked_steps(kept_folder):
     assert np.mean([
         abs(np.log(one["critical_rate"])) < np.log(1 + ERRORS["critical_rate"])
         for name, one in cases.items() if name.endswith("adam")
+    ]) >= 0.9  # fmt: skip
+
+
+def test_mixed_steps(kept_folder):
+    """Rates of Muon and AdamW together are within the stated error in 9 of 10 networks with plain units."""
+    cases = {
+        f"{' '.join(map(str, case))} {name}": one
+        for case in MIXED
+        for name, one in kept_case(
+            kept_folder, f"{case} mixed", partial(means_beside, *case, 30000, DRAWS[case[3]], RATIOS)
+        ).items()
+    }
+    record("mixed-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)
+    assert np.mean([
+        abs(np.log(one["critical_rate"])) < np.log(1 + ERRORS["critical_rate"])
+        for name, one in cases.items() if "mixed" in name and "llama" not in name
     ]) >= 0.9  # fmt: skip
 
 

@@ -59,3 +59,30 @@ def test_finite_width():
                     corrected.append((float(first.mean) / factor - 1, 4 * float(first.sem) / factor))
     record("finite-width", {"draws": 1024, "V": 64} | found)
     assert all(abs(off) < max(0.05, chance) for off, chance in corrected)
+
+
+def test_finite_width_of_pre_norm():
+    """Pre-LN at one token, d = 64 .. 256, L = 2 .. 32: every mean and variance within 5 errors and the next order.
+
+    The next order is allowed a quarter of the coefficient, and 0.5/d, at d = 64, and falls like 1/d.
+    """
+    found = {}
+    for d in (64, 128, 256):
+        for depth in (2, 8, 32):
+            stack = Stack(placement="pre", width=d, depth=depth, tokens=1, vocab=64)
+            s = sample(stack, draws=20_000, seed=9, engine="conditioned")
+            predicted, factors = predict(stack), corrections(stack)
+            squares = s["grad_sq_W2"].astype(float) / predicted["grad_sq_W2"]
+            logs = np.log(squares[:, 0] / squares[:, -1])
+            deviations = (logs - logs.mean()) ** 2
+            mean, variance = log_law(stack, 1)
+            rows = {"mean of the logarithm": (logs, mean), "variance of the logarithm": (deviations, variance)}
+            for name, factor in factors.items():
+                rows[name] = (s[name][:, 0].astype(float) / predicted[name][0] - 1, float(np.log(factor[0])))
+            found[f"d = {d}, L = {depth}"] = {
+                name: {"measured": d * float(x.mean()), "its standard error": d * float(stats.sem(x)), "theory": d * y}
+                for name, (x, y) in rows.items()
+            }
+            for name, (x, y) in rows.items():
+                assert abs(x.mean() - y) < 5 * stats.sem(x) + (0.25 * abs(y) + 0.5 / d) * 64 / d, (d, depth, name)
+    record("finite-width-pre", {"draws": 20_000, "V": 64} | found)

@@ -68,6 +68,14 @@ BAD = [
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--adam-epsilon", "-1"),
         "--adam-epsilon must be a number from 0 to 1e+100, got -1.0.",
     ),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--adamw-rate", "1"),
+        "--adamw-rate requires the optimizer muon, got sgd adam.",
+    ),
+    (
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--optimizer", "muon", "--adamw-rate", "-1"),
+        "--adamw-rate must be a number from 0 to 1e+06, got -1.0.",
+    ),
     (("predict", "--logged", "log"), "--logged requires --batch or --like or --config, got"),
     (("predict", "--like", "gpt2", "--logged", "a", "b", "--dry-run"), "--dry-run cannot be combined with two logs"),
     (("predict", "--compare", "depth=4,x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),

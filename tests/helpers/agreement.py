@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from checks.statistics import estimate
+
 
 def deviations(samples: Any, prediction: Any, *, common: bool = False) -> list[dict[str, Any]]:
     """Per quantity and layer the relative deviation of the mean, in units of 3% or 4 standard errors as well.
@@ -40,3 +42,9 @@ def off(samples: Any, prediction: Any, *, common: bool = False) -> tuple[float, 
     rows = deviations(samples, prediction, common=common)
     widest = max(row["of what is allowed"] for row in rows)
     return widest, [row for row in rows if row["of what is allowed"] > 1]
+
+
+def same(values: Any, expected: float, margin: float) -> bool:
+    """Within the margin or 4 standard errors: about one false alarm in 10^3 numbers with 12 networks."""
+    found = estimate(values)
+    return abs(found.mean - expected) < max(margin * expected, 4 * found.sem)

@@ -37,10 +37,6 @@ def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-# What a test makes, case by case; each by itself, so that processes may share them.
-Cases = dict[tuple[Any, ...], Callable[[], Any]]
-
-
 def kept_cases(folder: Path, cases: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
     """Each by `kept_case`, under the words of its key."""
     return {key: kept_case(folder, case_name(key), make) for key, make in cases.items()}

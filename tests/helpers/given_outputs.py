@@ -73,6 +73,19 @@ def outputs_of(stack: Stack, problem: Problem) -> tuple[Array, Array]:
     return p[None], r
 
 
+def exact_muon(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The five Newton-Schulz steps of torch.optim.Muon, which torch has in bfloat16, in the gradient's precision."""
+    found = {}
+    for name, g in gradient.items():
+        x = (g.T if g.shape[0] < g.shape[1] else g) / g.norm()
+        for _ in range(5):
+            square = x.T @ x
+            x = x @ (3.4445 * torch.eye(len(square), dtype=x.dtype) - 4.7750 * square + 2.0315 * square @ square)
+        x = x.T if g.shape[0] < g.shape[1] else x
+        found[name] = x * max(1.0, g.shape[1] / g.shape[0]) ** 0.5
+    return found
+
+
 def step_pairs(stack: Stack, optimizers: Collection[Optimizer], seed: int) -> dict[str, dict[str, tuple[float, float]]]:
     """One network's numbers by optimizer: measured, and theory's given its outputs."""
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.placements import placements_at_a_glance
 from tests.helpers.rendered.statements import corrections, statements_of_the_field, statements_that_fail
-from tests.helpers.rendered.tables import families
+from tests.helpers.rendered.tables import families, pre_norm
 from tests.helpers.rendered.training_codes import training_codes
 from tests.test_architecture import MAY_IMPORT
 from theory.configurations import PUBLISHED
@@ -102,6 +102,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "report.md": {
         "versions": versions,
         "families": families,
+        "pre-norm": pre_norm,
         "statements of the field": statements_of_the_field,
         "corrections": corrections,
     },

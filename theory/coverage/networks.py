@@ -97,7 +97,7 @@ def is_known_at_finite_width(stack: Stack) -> bool:
 
     They are of first order in 1/d.
     """
-    return not stack.relaxed and stack.placement == "post"
+    return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
 
 
 def ends_on_a_sphere(stack: Stack) -> bool:

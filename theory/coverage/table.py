@@ -386,8 +386,8 @@ GAPS = (
     ),
     Gap(
         ("finite_width",),
-        "all except the paper's setting with Post-LN",
-        "the paper's setting, with placement 'post'",
+        "all except the paper's setting with Post-LN, or with Pre-LN and one token",
+        "the paper's setting, with placement 'post', or 'pre' and tokens 1",
         "the corrections are derived only there",
         lambda stack: not is_known_at_finite_width(stack),
     ),

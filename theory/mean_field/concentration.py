@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from theory.mean_field.finite_width.branches import attention_branch, feed_forward_branch
+from theory.mean_field.finite_width.pre_norm import pre_stream
 from theory.mean_field.kernels import Array
 from theory.mean_field.prediction import predict
 from theory.stack import Stack
@@ -117,18 +117,14 @@ def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
 def pre_energy_variance(stack: Stack) -> Array:
     """Return the variance of a token's squared norm after each of L Pre-LN layers, divided by the width d.
 
-    The result, (L,), is the leading order in 1/d. A branch of mean square b on a stream of mean square q adds
-    4 q b + 2 b² + ω to it, and the input N(0, I_d) adds 2.
+    The result, (L,), is the leading order in 1/d.
 
     Raises:
         ValueError: the stack is not Pre-LN with one token; with more tokens, their mean fluctuates as much.
     """
     if stack.placement != "pre" or stack.tokens != 1 or stack.relaxed:
         raise ValueError(f"stack must be Pre-LN with tokens 1 in the paper's setting, got {stack.non_default()}.")
-    branches = (attention_branch(), feed_forward_branch())
-    b, omega = (np.tile([float(getattr(of, name)) for of in branches], stack.depth) for name in ("energy", "spread"))
-    energy = 1 + np.cumsum(b) - b
-    return np.asarray(2 + np.cumsum(4 * energy * b + 2 * b**2 + omega)[1::2])
+    return pre_stream(stack.depth).variance[2::2]
 
 
 @dataclass(frozen=True, slots=True)

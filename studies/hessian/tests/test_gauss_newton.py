@@ -11,6 +11,7 @@ from checks.statistics import estimate
 from simulate.curvature.problems import stack_problem
 from studies.hessian.beside_theory import beside_theory, predicted_exponents, predictions
 from studies.hessian.gauss_newton import gauss_newton_norms, gauss_newton_traces
+from tests.helpers.agreement import same
 from theory import Stack, predict
 from theory.coverage import NoRuleError
 from theory.mean_field.gaussian import softmax_overlap
@@ -43,12 +44,6 @@ def exact(stack, seed, names=()):
         dual = dual + (pulled @ pulled.T).double()
     values = torch.linalg.eigvalsh(dual)
     return traces, float(values.square().sum() ** 0.5), float(values[-1])
-
-
-def same(measured, predicted, margin):
-    """Within the margin or 4 standard errors (false alarm 1e-4 with these numbers of networks)."""
-    found = estimate(measured)
-    return abs(found.mean - predicted) < max(margin * predicted, 4 * found.sem)
 
 
 @pytest.mark.parametrize("fields", [

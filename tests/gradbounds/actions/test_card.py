@@ -264,11 +264,21 @@ def test_muons_words_are_those_of_measured_networks(capsys):
     assert curvatures in said and near >= 0.8 * len(plain)
     flags = "--learning-rate 1e-4 --optimizer muon --mask causal --width 64 --vocab 128 --batch 4 --text zipf:1".split()
     printed = {}
-    for network in ("post", "peri", "deepnorm", "pre", "pre --ffn gated --activation silu"):
+    for network in ("post", "peri", "deepnorm", "pre", "pre --ffn gated --activation silu", "pre --adamw-rate 1e-5"):
         printed[network] = " ".join(output(capsys, "--placement", *network.split(), "--depth", "2", *flags).split())
-        assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == network.startswith("pre")
-        assert "matrices of the layers and the output matrix, with the learning rate R as torch" in printed[network]
+        alone = "adamw" not in network
+        assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == (network.startswith("pre") and alone)
+        assert ("layers and the output matrix, with the learning rate R as torch" in printed[network]) == alone
         assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
+    mixed = json.loads((FOLDER / "mixed-steps.json").read_text(encoding="utf-8"))["networks"]
+    plain, gated = (
+        ends([one for name, one in mixed.items() if re.search(rf"^\d+ \d+ {kinds} \d+ mixed", name)], "critical_rate")
+        for kinds in ("(un)?tied", "llama.*")
+    )
+    assert (
+        f"rates were {plain} times the predicted ones in 16 causal Pre-LN networks with plain units, and {gated} times"
+        in printed["pre --adamw-rate 1e-5"]
+    )
     assert (
         f" ({ends(drawn('masked bert'), 'critical_rate')} times in {len(drawn('masked bert'))} BERTs "
         "with 15% masked words)" in printed["post"]

@@ -30,6 +30,22 @@ def families() -> str:
     return _table(["norms", "units", *columns], rows)
 
 
+def pre_norm() -> str:
+    """Pre-LN's law at one token: d times the mean and variance of the logarithm and what W2's mean is above theory."""
+    found = _committed("tests/evidence/finite-width-pre.json")
+    titles = {
+        "mean of the logarithm": "mean of ln(W² of layer 1 / of layer L)", "variance of the logarithm": "its variance",
+        "grad_sq_W2": "mean square of W², layer 1", "grad_sq_W1": "of W¹", "grad_sq_WV": "of W^V",
+    }  # fmt: skip
+    rows = []
+    for depth in (2, 8, 32):
+        cells = [found[f"d = {width}, L = {depth}"] for width in (64, 128, 256)]
+        for name, title in titles.items():
+            measured = [f"{c[name]['measured']:.2f} ± {c[name]['its standard error']:.2f}" for c in cells]
+            rows.append([str(depth), title, *map(_minus, [*measured, f"{cells[0][name]['theory']:.2f}"])])
+    return _table(["L", "d times", "d = 64", "128", "256", "theory"], rows)
+
+
 def _committed(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
 

@@ -58,9 +58,9 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, optimizer):
     assert_allclose((drawn.r * w).sum((-2, -1)), by_columns, rtol=margin)
 
 
-def squared_gradient_of_the_embeddings(fields):
-    """Relative to that of the recursion, of the same networks."""
-    solution, drawn, _, w, _ = of(fields, "sgd", ("Wemb",))
+def test_the_product_of_the_two_uses_of_the_embeddings():
+    """The squared gradient is the recursion's, for the same networks."""
+    solution, drawn, _, w, _ = of(STACKS[0], "sgd", ("Wemb",))
     stack, n = solution.stack, solution.stack.rows
     own, rest = drawn.r[..., :n], drawn.r[..., n:]
     down = networks._down(solution, drawn.r)
@@ -69,11 +69,7 @@ def squared_gradient_of_the_embeddings(fields):
         stack, MatrixLayout(n), gaussian_inputs(stack), solution.forward.output, output,
         down.bottom.kernel(solution.first), down.across.mT,
     )  # fmt: skip
-    return (drawn.r * w).sum((-2, -1)) / (stack.width * energy)
-
-
-def test_the_product_of_the_two_uses_of_the_embeddings():
-    assert_allclose(squared_gradient_of_the_embeddings(STACKS[0]), 1.0, rtol=1e-6)
+    assert_allclose((drawn.r * w).sum((-2, -1)), stack.width * energy, rtol=1e-6)
 
 
 def test_gain_is_the_squared_gradient():
@@ -109,11 +105,6 @@ def step(gradient, optimizer):
     return np.sign(gradient) if optimizer == "adam" else gradient
 
 
-def size_of(u, gradient):
-    """How large a step is beside its gradient."""
-    return np.linalg.norm(u) / np.linalg.norm(gradient)
-
-
 @pytest.mark.parametrize("ids", [[0, 1, 2], [4, 1, 4]])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
 def test_a_step_of_both_uses(optimizer, ids):
@@ -137,7 +128,7 @@ def test_a_step_of_both_uses(optimizer, ids):
         u = step(gradient, optimizer)
         squares.append((u**2).sum())
         # Products of z and g, which are random: 4 of their standard errors. Those of z scatter, too.
-        scatter = 4 * size_of(u, gradient) * SCALE * np.linalg.norm(g[k], axis=1).max()
+        scatter = 4 * np.linalg.norm(u) / np.linalg.norm(gradient) * SCALE * np.linalg.norm(g[k], axis=1).max()
         assert_allclose(logits[k], rows @ u, atol=scatter + 0.06 * np.abs(logits[k]).max())
         moved, c = SCALE * u[:, ids].T, words.coefficients[min(k, len(words.coefficients) - 1)]
         scatter *= np.linalg.norm(rows.T @ r[k][:, ids], axis=0).max() / WIDTH**0.5

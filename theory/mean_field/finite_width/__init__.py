@@ -1,4 +1,4 @@
-"""Corrections of the gradients in Post-LN for a finite width d, to first order in 1/d.
+"""Corrections of the gradients in Post-LN and Pre-LN for a finite width d, to first order in 1/d.
 
 In Post-LN, from layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and
 Var ln R = ν/d. Over many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so
@@ -6,7 +6,8 @@ that the mean square grows like exp(μ (L − l)/d), although it is constant at 
 
 The coefficients are those of one token (n = 1), where every factor is explicit. They hold for any n once the tokens
 have aligned, as they do exponentially fast in Post-LN: then only the sum of the positions' gradients matters, and it
-moves as the gradient of one token. Derived in docs/finite_width.md.
+moves as the gradient of one token. In Pre-LN a branch is small compared with the residual stream, and the same sums
+grow like ln L (`pre_norm`, one token). Derived in docs/finite_width.md.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from theory.mean_field.finite_width.branches import (
     energy_variance,
     feed_forward_branch,
 )
+from theory.mean_field.finite_width.pre_norm import pre_coefficients
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
 
@@ -118,15 +120,18 @@ def corrections(stack: Stack) -> dict[str, Array]:
     """Return the factors by which finite width changes the mean squared gradients of W1, W2 and W^V in each layer.
 
     Post-LN: exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in
-    which the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized.
+    which the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized. Pre-LN, one
+    token: exp(c_l/d), `theory.mean_field.finite_width.pre_norm`.
 
     Args:
         stack: the network.
 
     Raises:
-        ValueError: the stack is not Post-LN in the paper's setting.
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting.
     """
     require(stack, "finite_width")
+    if stack.placement == "pre":
+        return {name: np.exp(c / stack.width) for name, c in pre_coefficients(stack.depth).items()}
     expansion = coefficients()
     above = np.arange(stack.depth - 1, -1, -1.0)
     return {
