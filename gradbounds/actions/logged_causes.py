@@ -30,8 +30,8 @@ DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
 WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with probability "
 """The words between a cause and the probability of equal tokens in the text with which it explains a log."""
-# A number, or a range of numbers.
-_NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]*)?")
+# A number, or a range with the nearest number.
+_NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]* \(nearest: [\d.]+\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,6 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
 def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -> Iterator[Cause]:
     """Yield the nearest cause of each kind, with the ranges of its number and of the text that explain a log.
 
-    The ranges leave out texts that are further from usual ones than the nearest text and 2.58 standard deviations.
     `found` has causes, each with the text's probability of equal tokens.
     """
     kinds: dict[str, list[tuple[float, Cause]]] = {}
@@ -184,16 +183,18 @@ def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -
         kinds.setdefault(_NUMBERS.sub("N", cause.words), []).append((kappa, cause))
     for pairs in kinds.values():
         fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
-        nearest = min((cause for _, cause in fits), key=lambda cause: cause.distance(printed))
-        fits = [pair for pair in fits if abs(pair[1].text_off) <= max(BEYOND, abs(nearest.text_off))]
+        fits.sort(key=lambda pair: pair[1].distance(printed))
+        nearest = fits[0][1]
         numbers = [float(number) for _, cause in fits for number in _NUMBERS.findall(cause.words)[:1]]
-        words = _NUMBERS.sub(_range(numbers), nearest.words, count=1)
+        words = _NUMBERS.sub(_range(numbers or [0.0]), nearest.words, count=1)
         text = _range([kappa for kappa, _ in fits])
         yield replace(nearest, words=f"{words}{WITH_TEXT}{text}", tried=sum(cause.tried for _, cause in pairs))
 
 
 def _range(numbers: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{number:.15g}" for number in (min(numbers), max(numbers)))) if numbers else ""
+    # Return the smallest and the largest number as text, with the first.
+    ends = [f"{end(numbers):.15g}" for end in (min, max)]
+    return " to ".join(dict.fromkeys(ends)) + f" (nearest: {numbers[0]:.15g})" * (len({*ends}) > 1)
 
 
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:
