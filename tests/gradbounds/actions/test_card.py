@@ -659,8 +659,9 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
         said(0.15, 4.0, 20.0, 2.0, 2.0, pre, (0.5, "WQ"))
     )
     larger = replace(pre, embedding_scale=50.0)
-    costs = said(0.11, 8.0, 9.0, 1.25, 1.0, larger)
-    assert re.search(r"add 36% of .* \(before: 75%\), whose .* not judged; .* 50x less", costs)
+    assert re.search(
+        r"add 36% of .* \(before: 75%\), whose .* not judged; .* 50x less", said(0.11, 8.0, 9.0, 1.25, 1.0, larger)
+    )
     assert "Cost" not in said(0.11, 8.0, 9.0, 1.25, 3.0, larger) and (
         "(before: 75%), so that they are nearly skipped at first, whose" in said(0.11, 8.0, 9.0, 1.02, 1.0, larger)
     )
