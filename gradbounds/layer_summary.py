@@ -31,8 +31,8 @@ UNEVEN = 1.5
 # The name of the input embedding among the kinds of parameters.
 _INPUTS = "table of inputs"
 
-# The smallest share of the squared norm that the card lists.
-_SMALL = 0.005
+# The smallest share of the squared norm that the card lists, and that a reason for the largest share compares.
+_LISTED, _SMALL = 0.05, 0.005
 
 # The least squared norm of a layer, without which ratios of layers without a matrix would be 0/0.
 _LEAST = 1e-100
@@ -91,15 +91,15 @@ def layer_lines(
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
-        known_as = f"({NEARLY_EQUAL}+ in {count} of {last})" if count else f"(fine below {NEARLY_EQUAL})"
-        residual += f"; cosine of two tokens {'about ' * (coarse and is_gated)}{ends} {known_as}"
+        known_as = f"(over {NEARLY_EQUAL}, alike: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
+        residual += f"; tokens' cosine {'about ' * (coarse and is_gated)}{ends} {known_as}"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
-            "".join(f"{', '.join(map(role, names))} {why}, " for why, names in missing.items() if names)
-            + _by_ratio(table, value, ratios, least)
+            _by_ratio(table, value, ratios, least)
+            + "".join(f"; {', '.join(map(role, names))} {why}" for why, names in missing.items() if names)
             + (f"; upper half {growth:.3g}x a layer (exponential)" if growth else ""),
         ),
         card_row("residual stream", residual),
@@ -240,8 +240,8 @@ def _step_lines(
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
-    slower = f" (AdamW's epsilon: {slowest[1]} {slowest[0]:.1g}x)" * bool(slowest[1])
-    alike = "; tokens are alike, so WQ, WK hardly matter" * are_alike
+    slower = f" ({slowest[1]} {slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
+    alike = "; alike tokens: WQ, WK hardly change the loss" * are_alike
     cancel = "gradient sizes cancel: " * (not are_alike)
     return [card_row("AdamW, Muon", f"{cancel}{who} move {far}{unused}{slower}{alike}")]
 
@@ -379,7 +379,7 @@ def share_rows(
     """
     whole = sum(squares.values())
     descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in descending[:3] if part > _SMALL * whole)
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in descending[:3] if part > _LISTED * whole)
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
@@ -393,7 +393,7 @@ def share_rows(
         why = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
         reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
     elif grows and layer:
-        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller)"
+        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
     if stack.embeddings == "tied":
         shares = shares.replace("output matrix", "tied embedding")
@@ -445,12 +445,12 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
         of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
-            f"router weights make the signal at W2 {times} smaller"
+            f"router weights make the backward signal at W2 {times} smaller than at {first}"
             if scale.stack.experts and other == "W2"
-            else f"the signal at {first}'s output is {times} that at {other}'s"
+            else f"the backward signal at {first}'s output is {times} that at {other}'s"
         )
         if _FED_BY.get(other) == first:
-            reason = f"the signal shrinks {times} on its way back through {first} to {other}"
+            reason = f"the backward signal shrinks {times} on its way through {first} to {other}"
         if abs(power) < _SIMPLE:
             reason = of_inputs
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:
@@ -460,7 +460,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             text = f"{reason}, and {of_inputs}"
     is_listed = first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
     both = f"{first}, WV" if is_listed and _is_linear(scale.stack, parts["WO"], squares["WV"]) else first
-    return [card_row(f"why {both}", f"gradient = input x backward signal: {text}")] * bool(text)
+    return [card_row(f"why {both}", text)] * bool(text)
 
 
 def _is_linear(stack: Stack, of_outputs: np.ndarray, of_values: float) -> bool:

@@ -296,6 +296,7 @@ def _with_parameters(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     text, own = "\n".join(rows), model_type(notes) if drawn_by(notes) == HUGGING_FACE else None
     names = next((names for names, families in _PARAMETERS.items() if own in families.split()), "- - - -")
     for role, name in zip(("WO", "WG", "W1", "W2"), names.split(), strict=True):
+        name = name.replace("gate_up_proj", "-") if role == "WG" else name  # one parameter for WG and W1
         text = re.sub(rf"\b{role}\b", f"{role} ({name})".removesuffix(" (-)"), text, count=1)
     return text.split("\n")
 
@@ -308,9 +309,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the line above step 1, the reasons for
-    # matrices, other reasons, and the names of parameters, in this order.
-    dropped = ("  SGD ", "See `alike", "  why W", "  why ")
+    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, other reasons, and
+    # the names of parameters, in this order.
+    dropped = ("  SGD ", "  why W", "  why ")
     kept = [[row for row in rows if not row.startswith(dropped[:count])] for count in range(len(dropped) + 1)]
     for each in (*(_with_parameters(some, notes) for some in kept), kept[-1]):
         lines = [
@@ -509,7 +510,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
     others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f"; for transformers {versions} add --depth-scaling none" for versions in older]
+    others += [f"; transformers {versions} lacks the depth scaling: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
     return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
@@ -535,12 +536,14 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
 
 def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    first = "AdamW, Muon: nothing in step 1 calls for another initialization"
-    if change is not None and change.is_for_all:
-        first = "See `alike: mended by`"
-    elif any("tokens are alike" in line for line in layers):
-        first = "AdamW, Muon: tokens are alike (see below), and no tested change mends it"
-    return [f"{first}; a log outside the ranges below: --logged FILE"]
+    first = "step 1 gives no reason to change this initialization"
+    if change is not None and change.is_for_all or any("tokens look alike" in line for line in layers):
+        effect = ", so few experts get most" if any("as tokens are alike" in line for line in layers) else ""
+        mended = (
+            "; `option` below mends it" if change is not None and change.is_for_all else "; no tested change mends it"
+        )
+        first = f"tokens look alike{effect}{mended}"
+    return [f"Verdict (AdamW, Muon): {first}. A log outside these ranges: --logged FILE"]
 
 
 def _run_lines(
@@ -561,7 +564,7 @@ def _run_lines(
     batch, norms = first.result.columns(), first.result.columns("layers")
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
-        *lines, card_row("loss", loss), card_row("gradient norm", norm),
+        *lines, card_row("loss", f"{loss}; ln V = {math.log(stack.vocab):.2f}"), card_row("gradient norm", norm),
         *share_rows(
             squares, stack, norms, "; table: below" * first.is_fine,
             first.result.values["reasons_of_largest"],
@@ -599,12 +602,13 @@ def _rate_text(ends: Mapping[str, float | None]) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    safe = f"safe up to {low}; loss may rise from {rises} on"
+    critical = f"critical rate {low} to {high}"
     if ends["rises"] is None:
-        safe = f"safe up to {low} to second order; losses were not sampled"
-    elif ends["rises"] < ends["low"]:
-        safe = f"safe up to {rises}; loss may rise above" if ends["rises"] else "no rate is known to be safe"
-    return f"{safe} (second-order critical rate: {low} to {high})"
+        return f"safe up to {low} (theory); losses were not sampled; {critical}"
+    if not ends["rises"]:
+        return f"{critical}, but some sampled losses rose below it: no rate is known to be safe"
+    theory = f"{low} (theory), " * (ends["rises"] >= ends["low"])
+    return f"safe up to {theory}{rises} (samples); above, loss may rise; {critical}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
@@ -629,8 +633,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        this = "" if stack.experts else "this model: "  # experts have one line
-        expected += f"; {this}{int(count) - int(off)} of {count} numbers of {of}{at_width}"
+        expected += f"; {int(count) - int(off)} of {count} numbers agree with a small {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

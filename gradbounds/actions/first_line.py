@@ -278,7 +278,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    loss += f", one standard deviation by draw, theory{' at most' * line.is_bound}{rough})"
+    loss += f", one standard deviation{' at most' * line.is_bound}{rough})"
     loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
     return loss, f"{norm.replace(' (', ', before clipping (')}{errors})"
 

@@ -88,6 +88,7 @@ class Remedy:
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
         larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
+        cosine: largest cosine of two tokens after the change if they are nearly equal without it; else NaN.
     """
 
     words: str
@@ -99,11 +100,12 @@ class Remedy:
     tokens: int = 0
     larger: "Remedy | None" = None
     added: tuple[float, float] = (0.0, 0.0)
+    cosine: float = math.nan
 
     @property
     def is_for_all(self) -> bool:
         """Return whether the change makes alike tokens differ, which matters to every optimizer."""
-        return "; cosine of two tokens" in self.effect
+        return self.cosine <= NEARLY_EQUAL
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -148,7 +150,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             if chance > LARGEST_OWN_PROBABILITY:
                 continue
             ratios = [first_over_last(each) for each in (table, changed)]
-            change = Remedy(words, values, furthest(changed), (before, after), effect(*ratios))
+            added = _added(table), _added(changed)
+            change = Remedy(words, values, furthest(changed), (before, after), effect(*ratios), added=added)
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
                 best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
@@ -191,13 +194,19 @@ def change_of_batch(
         return None
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
     here, there = (profiles(with_cosines(each), "predicted").get("cosine", np.zeros(1)) for each in (norms, changed))
-    alike = f"; cosine of two tokens {there[-1]:.2f}" * bool(here.max() > NEARLY_EQUAL)
+    alike, cosine = "", float(there.max()) if here.max() > NEARLY_EQUAL else math.nan
     if (loads := profiles(changed, "predicted").get("expert_load_max")) is not None:
         alike += f"; fullest expert {loads.max():.0%}"
-    streams = [profiles(each, "predicted").get("hidden_energy", np.ones(1)) for each in (norms, changed)]
-    added = 1.0 - float(streams[0][0] / streams[0][-1]), 1.0 - float(streams[1][0] / streams[1][-1])
-    alike += "; float32 stream only" * is_rounded_away(added[1], len(streams[1]))
-    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes, added=added)
+    added = _added(norms), _added(changed)
+    alike += "; float32 stream only" * is_rounded_away(added[1], max(changed["layer"]))
+    made = effect(*ratios) + alike
+    return Remedy(words, values, ratio, losses, effect=made, norms=sizes, added=added, cosine=cosine)
+
+
+def _added(table: Columns) -> float:
+    # Return the share of the stream's mean square after layer L that layers 2 to L add.
+    energies = profiles(table, "predicted").get("hidden_energy", np.ones(1))
+    return 1.0 - float(energies[0] / energies[-1])
 
 
 def change_of_step(
@@ -230,6 +239,13 @@ def change_of_step(
     of_batch = Asked({**given, "tokens": whole.tokens}, text), sequences, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
+    # Layers add a mean square a to embeddings of mean square s². The embeddings of two tokens are orthogonal, so that
+    # their cosine is at most a/(s² + a), which is 1/2 for s² = a. Changes with larger embeddings make layers more even.
+    share = min(max(change.added[1], 0.0), 0.5)
+    for words, values in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
+        milder = change_of_batch(*of_batch, words, values, **limits)
+        if milder and milder.is_for_all:
+            return replace(milder, tokens=whole.tokens * (whole.tokens < run.values["stack"].tokens))
     advised: Remedy | None = None
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
@@ -266,9 +282,9 @@ def change_rows(
     of = (
         ", norm {:.3g} -> {:.2g}".format(*change.norms) if change.norms else f" (one sequence of {tokens_text(tokens)})"
     )
-    effect = change.effect.partition("; cosine of two tokens ")[2].replace("; ", ", ")
-    cost = _cost_text(change, table)
-    return [card_row("alike: mended by", f"{change.words}: cosine {effect}{of}{loss}; {cost}--compare {flags}")]
+    effect = "".join(f", {each}" for each in change.effect.split("; ") if each.startswith(("fullest", "float32")))
+    numbers = f"cosine at most {change.cosine:.2f}{effect}{of}{loss}"
+    return [card_row("option", f"{change.words}: {numbers}; {_cost_text(change, table)}--compare {flags}")]
 
 
 def _cost_text(change: Remedy, table: Columns) -> str:
@@ -279,14 +295,14 @@ def _cost_text(change: Remedy, table: Columns) -> str:
     if not 0.0 < after < before:
         return ""
     share = f"{'up to ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
-    skipped = "nearly skipped at first " * (after < SKIPPED)
-    return f"cost: layers 2 to {max(table['layer'])} {skipped}({share} of the stream); "
+    skipped = ", nearly skipped at first" * (after < SKIPPED)
+    return f"cost: layers 2 to {max(table['layer'])} then add {share} of the stream, not {before:.0%}{skipped}; "
 
 
-def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Yield the change to embeddings `times` as large as a change's, at least 1, rounded up to 1, 2, 5, 10, ...
+def _smaller(stack: Stack, change: Remedy, times: float, least: float = 1.0) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Yield the change to embeddings `times` as large as a change's, at least `least`, rounded up to 1, 2, 5, 10, ...
     scale = float(change.values.get("embedding_scale", 0.0))
-    smaller = max(1.0, _round_up(times * scale))
+    smaller = max(least, _round_up(times * scale)) if scale else 0.0
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
 
