@@ -80,8 +80,8 @@ _wrapped = partial(
 # The number of networks for quick critical rates; those of single tied networks differ by up to 1.6 times.
 _NETWORKS = {"untied": 1, "tied": 2}
 
-# A card's cost without predictions, and the parts of the batch's estimate for the batch and for a change of it.
-_LEAST_SECONDS, _OF_BATCH, _OF_CHANGE = 0.5, 0.75, 0.6
+# A card's cost without predictions, and the part of the estimate that a batch and a change of it take.
+_LEAST_SECONDS, _OF_ESTIMATE = 0.5, 0.75
 
 # Seconds by the estimate: at most of a deep network's batch, of the critical rates, and of the table of one sequence.
 _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
@@ -181,8 +181,8 @@ class FirstStepOfRun:
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
-            change = _OF_CHANGE * stack.composition.input_norm * min(quick.seconds, SHORT_SECONDS)
-            cost += replace(quick, seconds=_OF_BATCH * (not batch) * quick.seconds + change)
+            change = stack.composition.input_norm * min(quick.seconds, SHORT_SECONDS)
+            cost += replace(quick, seconds=_OF_ESTIMATE * ((not batch) * quick.seconds + change))
             for count in _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
