@@ -139,8 +139,8 @@ def measured_rates(stack: Stack, multiplier: float = 1.0, masked: float = 0.0) -
 
     Args:
         stack: the network. If none of its kind was measured, the result is empty: with parallel branches, or with tied
-            embeddings that are multiplied as Gemma's. By hand, without stored numbers, rates were outside
-            of the ranges.
+            embeddings that are multiplied as Gemma's. Rates that were sampled by hand, and
+            not stored, were outside of the ranges.
         multiplier: constant by which the model multiplies its output logits. None with another than 1 was measured.
         masked: share of masked words; 0 if all positions have labels. With masked words, only encoders were measured.
             All Pre-LN encoders had masked words, and no loss was sampled in them.
