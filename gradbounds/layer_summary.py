@@ -91,7 +91,7 @@ def layer_lines(
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
-        known_as = f"(over {NEARLY_EQUAL}, alike: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
+        known_as = f"(over {NEARLY_EQUAL}: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
         residual += f"; tokens' cosine {'about ' * (coarse and is_gated)}{ends} {known_as}"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "

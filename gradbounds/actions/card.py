@@ -100,7 +100,7 @@ _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your o
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_EXPERTS = "24 networks of width 256, 512, sampled by hand"  # with experts; their numbers are not stored
+_EXPERTS = "24 networks of width 256, 512 (by hand)"  # with experts; their numbers are not stored
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
@@ -536,14 +536,11 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
 
 def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    first = "step 1 gives no reason to change this initialization"
-    if change is not None and change.is_for_all or any("tokens look alike" in line for line in layers):
-        effect = ", so few experts get most" if any("as tokens are alike" in line for line in layers) else ""
-        mended = (
-            "; `option` below mends it" if change is not None and change.is_for_all else "; no tested change mends it"
-        )
-        first = f"tokens look alike{effect}{mended}"
-    return [f"Verdict (AdamW, Muon): {first}. A log outside these ranges: --logged FILE"]
+    first, is_mended = "step 1 gives no reason to change this initialization", change is not None and change.is_for_all
+    if is_mended or any("alike tokens" in line for line in layers):
+        effect = ", so few experts get most" * any("as tokens are alike" in line for line in layers)
+        first = f"tokens look alike{effect}; {'see `option`' if is_mended else 'no tested change mends it'}"
+    return [f"Verdict (AdamW, Muon): {first}. Log outside ranges: --logged FILE"]
 
 
 def _run_lines(
@@ -602,7 +599,7 @@ def _rate_text(ends: Mapping[str, float | None]) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    critical = f"critical rate {low} to {high}"
+    critical = f"critical: {low} to {high}"
     if ends["rises"] is None:
         return f"safe up to {low} (theory); losses were not sampled; {critical}"
     if not ends["rises"]:
@@ -633,7 +630,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        expected += f"; {int(count) - int(off)} of {count} numbers agree with a small {of}{at_width}"
+        expected += f"; {int(count) - int(off)} of {count} numbers agree with small {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]
