@@ -293,11 +293,11 @@ def _rows(
 
 def _with_parameters(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     # Adds to a matrix, where it is mentioned first, the name of its parameter in the class of the model.
-    text, own = "\n".join(rows), model_type(notes) if drawn_by(notes) == HUGGING_FACE else None
-    names = next((names for names, families in _PARAMETERS.items() if own in families.split()), "- - - -")
+    text, family = "\n".join(rows), model_type(notes) if drawn_by(notes) == HUGGING_FACE else None
+    names = next((names for names, families in _PARAMETERS.items() if family in families.split()), "- - - -")
     for role, name in zip(("WO", "WG", "W1", "W2"), names.split(), strict=True):
-        name = name.replace("gate_up_proj", "-") if role == "WG" else name  # one parameter for WG and W1
-        text = re.sub(rf"\b{role}\b", f"{role} ({name})".removesuffix(" (-)"), text, count=1)
+        if name != "-" and (role, name) != ("WG", "gate_up_proj"):  # one parameter for WG and W1
+            text = re.sub(rf"\b{role}\b", f"{role} ({name})", text, count=1)
     return text.split("\n")
 
 
@@ -313,7 +313,7 @@ def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     # the names of parameters, in this order.
     dropped = ("  SGD ", "  why W", "  why ")
     kept = [[row for row in rows if not row.startswith(dropped[:count])] for count in range(len(dropped) + 1)]
-    for each in (*(_with_parameters(some, notes) for some in kept), kept[-1]):
+    for each in (*(_with_parameters(chosen, notes) for chosen in kept), kept[-1]):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
         ]

@@ -324,12 +324,12 @@ def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
 def _muon_lines(stack: Stack, adamw_rate: float | None) -> list[str]:
     """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
     output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
-    said = (
+    sentences = (
         (_MUON.get(stack.placement, ""), _OF_MUON.format(output))
         if adamw_rate is None
         else (_OF_MIX.format(output, adamw_rate),)
     )
-    return [line for words in said for line in textwrap.wrap(words, 118)]
+    return [line for words in sentences for line in textwrap.wrap(words, 118)]
 
 
 _FAR = (

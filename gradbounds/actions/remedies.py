@@ -199,8 +199,7 @@ def change_of_batch(
         alike += f"; fullest expert {loads.max():.0%}"
     added = _added(norms), _added(changed)
     alike += "; float32 stream only" * is_rounded_away(added[1], max(changed["layer"]))
-    made = effect(*ratios) + alike
-    return Remedy(words, values, ratio, losses, effect=made, norms=sizes, added=added, cosine=cosine)
+    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes, added=added, cosine=cosine)
 
 
 def _added(table: Columns) -> float:

@@ -5,7 +5,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "gradbounds predict --placement pre --width 768 --depth 12 --activation gelu --ffn-ratio 4 --mask causal",
         "gradbounds predict --like llama-3-8b --compare placement=peri",
-        "gradbounds predict --like llama-3-8b --compare tokens=16,256",
         "gradbounds predict --bound --width 512 --depth 6",
         "gradbounds predict --first-step --optimizer sgd adam muon --width 128 --depth 6 --compare width=512",
     ),

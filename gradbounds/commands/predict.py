@@ -126,9 +126,7 @@ class Predict(ModelFlags):
         ),
     ] = None
     adam_epsilon: Annotated[float, Flag(help="AdamW's epsilon in --learning-rate", metavar="E")] = 1e-8
-    adamw_rate: Annotated[
-        float | None, optional("AdamW's learning rate of the output matrix, if Muon trains the layers at R", "R2")
-    ] = None
+    adamw_rate: Annotated[float | None, optional("AdamW's rate for the output matrix, next to Muon", "R2")] = None
 
     def run(self) -> "Result":
         """Predict a network, and print the view of the result that the flags choose.
