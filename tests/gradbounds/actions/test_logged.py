@@ -241,13 +241,13 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
 @pytest.mark.parametrize(("loss", "norm", "first"), [
     (10.85, 2.0 * 1.371, "the gradient is added up over 2 accumulation steps or devices"),
     (10.85, 2.9, "the gradient is added up over 2 to 4 (nearest: 2) accumulation steps or devices"),
-    (10.93, 1.371, "all weights have 2 times their standard deviation"),
+    (10.93, 1.371, "all weights have twice their standard deviation"),
 ])  # fmt: skip
 def test_a_factor_and_a_text_at_once(loss, norm, first):
     """A log that is off by both names the factor with its texts once; its number is a range if the text decides it."""
     law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
     theory = logged_theory.Theory(Stack(vocab=50257), 4, Description(), law, None, Budget.of("1m", None))
-    double = Cause("all weights have 2 times their standard deviation", replace(start, loss=10.93))
+    double = Cause("all weights have twice their standard deviation", replace(start, loss=10.93))
     log, healthy = LogLine(loss, 10.0 * norm), Cause(", next to", start)
     found = sorted(theory.with_texts(healthy, [double], Reading(log)), key=lambda cause: cause.distance(log))
     alone = Cause("the gradient is added up over 4 accumulation steps or devices", replace(start, norm_deviation=9.0))
@@ -262,7 +262,7 @@ def test_twice_the_deviation_of_all_weights_is_twice_the_initializer_range():
     config = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}
     of, double = (Description(config=config | {"initializer_range": std}) for std in (0.02, 0.04))
     others = {words: other for words, other, _ in logged_theory._other_weights({}, of, of.read({})[0])}
-    assert others["all weights have 2 times their standard deviation"] == double.read({})[0]
+    assert others["all weights have twice their standard deviation"] == double.read({})[0]
 
 
 def test_the_loss_varies_more_with_a_text_that_repeats_more():
