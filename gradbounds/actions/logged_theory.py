@@ -56,7 +56,10 @@ _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
 # The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's error.
 _TEXTS, _OF_ESTIMATE = 9, 0.05
 # The standard deviations of all weights, and the factors by which they are tried.
-_DEVIATIONS, _STD_TIMES = ("init_std", "query_key_scale", "embedding_scale", "output_scale"), (0.5, 2.0)
+_DEVIATIONS, _STD_TIMES = (
+    ("init_std", "query_key_scale", "embedding_scale", "output_scale"),
+    {"half": 0.5, "twice": 2.0},
+)
 
 # The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens.
 _SOON = 2.0
@@ -220,11 +223,17 @@ class Theory:
         step, largest = math.log(most / least) / (_TEXTS - 1), most
         if self.stack.vocab >= LEAST_VOCAB:
             largest = max(most, *token_law("code", self.stack.vocab).kappa_of_texts.values())
-        for kappa in (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4):
+        further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
+        for kappa in (round(self.law.across, 4), *further):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
             causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
             causes += logging_causes(lines[0], read, self.stack, self.batch)
-            off = 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+            off = (
+                4.0
+                * math.log(kappa / (least * most) ** 0.5)
+                / math.log(most / least)
+                * (kappa != round(self.law.across, 4))
+            )
             found += [(kappa, replace(cause, text_off=off)) for cause in causes]
         return [*nearest_with_texts(found, read.line)]
 
@@ -374,10 +383,10 @@ def _other_weights(
             if name != of.drawn_by
         ]
     if stack.init_std:
-        for times in _STD_TIMES:
+        for word, times in _STD_TIMES.items():
             scaled: dict[str, Any] = {name: times * getattr(stack, name) for name in _DEVIATIONS}
             yield (
-                f"all weights have {times:g} times their standard deviation",
+                f"all weights have {word} their standard deviation",
                 replace(stack, **scaled),
                 of.read(given)[1],
             )

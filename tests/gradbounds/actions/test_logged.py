@@ -241,13 +241,13 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
 @pytest.mark.parametrize(("loss", "norm", "first"), [
     (10.85, 2.0 * 1.371, "the gradient is added up over 2 accumulation steps or devices"),
     (10.85, 2.9, "the gradient is added up over 2 to 4 (nearest: 2) accumulation steps or devices"),
-    (10.93, 1.371, "all weights have 2 times their standard deviation"),
+    (10.93, 1.371, "all weights have twice their standard deviation"),
 ])  # fmt: skip
 def test_a_factor_and_a_text_at_once(loss, norm, first):
     """A log that is off by both names the factor with its texts once; its number is a range if the text decides it."""
     law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
     theory = logged_theory.Theory(Stack(vocab=50257), 4, Description(), law, None, Budget.of("1m", None))
-    double = Cause("all weights have 2 times their standard deviation", replace(start, loss=10.93))
+    double = Cause("all weights have twice their standard deviation", replace(start, loss=10.93))
     log, healthy = LogLine(loss, 10.0 * norm), Cause(", next to", start)
     found = sorted(theory.with_texts(healthy, [double], Reading(log)), key=lambda cause: cause.distance(log))
     alone = Cause("the gradient is added up over 4 accumulation steps or devices", replace(start, norm_deviation=9.0))
@@ -262,7 +262,7 @@ def test_twice_the_deviation_of_all_weights_is_twice_the_initializer_range():
     config = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}
     of, double = (Description(config=config | {"initializer_range": std}) for std in (0.02, 0.04))
     others = {words: other for words, other, _ in logged_theory._other_weights({}, of, of.read({})[0])}
-    assert others["all weights have 2 times their standard deviation"] == double.read({})[0]
+    assert others["all weights have twice their standard deviation"] == double.read({})[0]
 
 
 def test_the_loss_varies_more_with_a_text_that_repeats_more():
@@ -312,8 +312,8 @@ def test_planted_norms(tmp_path, healthy):
         causes = judged(tmp_path, healthy.loss, norm).to_frame()
         assert healthy.norm > 0.5 and causes.query("explains")["cause"].str.contains(words).any()
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
-    assert re.search(r" tested causes explains these numbers.\nTested: .*\nNext: ", str(result))
-    assert not result.to_frame()["explains"].any()
+    none = re.search(r" tested causes explains these numbers.\nTested: .*\nNext: ", str(result))
+    assert none and not result.to_frame()["explains"].any()
 
 
 def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart():
@@ -354,8 +354,9 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
         Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2)), log, [*causes, *also], []
     )
     sentence, row = logged._code_lines(notes, [*causes, *also], log)
-    assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.")
-    assert row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
+    assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.") and (
+        row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
+    )
 
 
 def test_another_draw_of_a_models_weights(tmp_path, capsys):
@@ -374,8 +375,9 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     asked.remove("--json")
     assert main(asked) == 1 and ", next to a prediction with --drawn-by megatron (" in capsys.readouterr().out
     compared = asked[:-2]
-    assert main([*compared, "--compare", "embedding_scale=1"]) == 0
-    assert "arguments:\n    --embedding-init-method-std 1  # documented" in capsys.readouterr().out
+    assert main([*compared, "--compare", "embedding_scale=1"]) == 0 and (
+        "arguments:\n    --embedding-init-method-std 1  # documented" in capsys.readouterr().out
+    )
     assert main(["predict", "--config", str(file), "--tokens", "8", "--patterns", "2", "--logged", str(log)]) in (0, 1)
     assert re.search(r"at 64 sequences of 8 tokens.*, as on the card", capsys.readouterr().out)
 
@@ -423,8 +425,11 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     (tmp_path / "log").write_text("\n".join(text))
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
     layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
-    assert len(layers) == 12 and layers["W2", 3] == pytest.approx(4.0)
-    assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
+    assert (
+        len(layers) == 12
+        and layers["W2", 3] == pytest.approx(4.0)
+        and (layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0))
+    )
     said = ("Furthest from the median: dL/dW2 of layer 3", "Parameters not compared: layers.1.rotary.weight.",
             "read from model.layers.*.mlp.fc2.weight (4)")  # fmt: skip
     assert [words for words in said if words not in str(result)] == []
