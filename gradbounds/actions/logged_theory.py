@@ -48,8 +48,9 @@ from theory.mean_field.token_groups import Coarse
 # Twelve English texts without hard line breaks reach 0.0167, by seven tokenizers. Seven further texts with such breaks,
 # indents or short lines reach 0.0214, by GPT-2's tokenizer (docs/report.md). A small tokenizer may have letters, 0.069.
 _USUAL_REPEATS = ((32_000, (0.0050, 0.0214)), (2, (0.0050, 0.069)))
-# The largest share of tokens that repeat the previous token: code comments by GPT-2's tokenizer (docs/report.md).
-_USUAL_RUNS = 0.079
+# The standard deviation of ln kappa over batches of one text, times the root of the number of sequences: the root mean
+# square over 20 texts, for sequences of 128 tokens. For 1024 tokens it is 0.49 (docs/report.md).
+_OF_BATCH = 0.70
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
@@ -210,7 +211,7 @@ class Theory:
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
         tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
-        deviation of a quarter of the usual range: 19 of 20 texts lie within it.
+        deviation of a quarter of the usual range: 19 of 20 batches lie within it.
 
         Args:
             healthy: prediction for the network itself.
@@ -219,10 +220,8 @@ class Theory:
         """
         if self.law is None:
             return []
-        (least, most), found = _usual_repeats(self.stack), list[tuple[float, Cause]]()
-        step, largest = math.log(most / least) / (_TEXTS - 1), most
-        if self.stack.vocab >= LEAST_VOCAB:
-            largest = max(most, *token_law("code", self.stack.vocab).kappa_of_texts.values())
+        (least, most, largest), found = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
+        step = math.log(most / least) / (_TEXTS - 1)
         further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
         for kappa in (round(self.law.across, 4), *further):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
@@ -241,30 +240,33 @@ class Theory:
         """Find a usual text that explains a log; without a prediction, add it to `missing`."""
         start = None if self.law is None else (self.law.across, healthy.line)
         try:
-            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged)
+            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged, self.batch)
         except ValueError:
             missing.append(ANOTHER_TEXT)
         return []
 
 
 def text_causes(
-    stack: Stack, start: tuple[float, FirstLine] | None, predicted: Callable[[TextLaw], FirstLine], logged: LogLine
-) -> list[Cause]:
-    """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
+    stack: Stack, start: tuple[float, FirstLine] | None, predicted: Callable[[TextLaw], FirstLine], logged: LogLine,
+    sequences: float = math.inf,
+) -> list[Cause]:  # fmt: skip
+    """Find a text, described by Zipf's law with an exponent, that repeats tokens as known texts do and explains a log.
 
-    The norm grows with the probability of equal tokens, so that a norm beyond the two extreme probabilities fits no
-    text. The list is empty if no text explains the log. A text unlike all of --text english and code is fitted.
+    Known texts are usual texts and --text code. The norm grows with the probability kappa of equal tokens, so that a
+    norm beyond the extremes fits no text. The list is empty if no text explains the log. A text unlike all of --text
+    english and code is fitted.
 
     The logits of tied embeddings prefer the position's own token. A lower loss is explained by tokens that repeat the
-    previous token, such as the blanks of indents, up to their usual share.
+    previous token, such as the blanks of indents, up to the largest frequency of a token: the root of kappa.
 
     Args:
         stack: the network.
         start: probability that two tokens are equal and first line of a predicted text; None if there is none.
         predicted: function that predicts the first line for a text law.
         logged: first step of the log.
+        sequences: number of sequences in the batch; few sequences differ more from their text.
     """
-    (least, most), known = _usual_repeats(stack), start
+    (least, most, largest), known = _usual_repeats(stack, sequences), start
     norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
     # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
     runs = (
@@ -273,9 +275,8 @@ def text_causes(
         else []
     )
     for _ in range(_MOST_TEXTS):
-        wanted, guess = (least * most) ** 0.5, None
-        if start is not None:
-            wanted, guess = _guess(stack, *start, norm, (least, most))
+        middle = (least * most) ** 0.5, None
+        wanted, guess = middle if start is None else _guess(stack, *start, norm, (least, largest))
         exponent = _exponent(wanted, stack.vocab)
         if (
             not runs
@@ -287,7 +288,7 @@ def text_causes(
         tried.append(exponent)
         law, like = TextLaw.zipf(exponent, stack.vocab), f", like --text zipf:{exponent:.3g}"
         if runs:
-            share = _USUAL_RUNS if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
+            share = law.across**0.5 if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
             law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
             like = f" and {share:.1%} of tokens repeat the previous one"
         line = predicted(law)
@@ -298,7 +299,8 @@ def text_causes(
         measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
         cause = Cause(
             f"a text in which two tokens are equal with probability {law.across:.3g}{like} "
-            f"(usual texts: {least:g} to {most:g}{measured})", start[1], is_fitted=not is_near,
+            f"(usual batches: {least:.2g} to {most:.2g}, known texts: to {largest:.2g}{measured})",
+            start[1], is_fitted=not is_near,
         )  # fmt: skip
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
@@ -317,9 +319,15 @@ def _guess(
     return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
 
 
-def _usual_repeats(stack: Stack) -> tuple[float, float]:
-    # Return the least and the largest probability of equal tokens in usual texts.
-    return next(ends for vocab, ends in _USUAL_REPEATS if stack.vocab >= vocab)
+def _usual_repeats(stack: Stack, sequences: float) -> tuple[float, float, float]:
+    # Return the least and the largest probability of equal tokens in batches of usual texts, and of known texts.
+    #
+    # Usual texts and batches of one text vary independently, each end two standard deviations from the middle.
+    least, most = next(ends for vocab, ends in _USUAL_REPEATS if stack.vocab >= vocab)
+    times = math.exp(math.hypot(math.log(most / least) / 2.0, 2.0 * _OF_BATCH * sequences**-0.5))
+    codes = token_law("code", stack.vocab).kappa_of_texts.values() if stack.vocab >= LEAST_VOCAB else ()
+    middle = (least * most) ** 0.5
+    return middle / times, middle * times, max([middle * times, *codes])
 
 
 def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:

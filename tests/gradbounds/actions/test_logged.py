@@ -193,20 +193,29 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kappa", "named"), [(0.0062, True), (0.0085, True), (0.0125, True), (0.0214, True), (0.03, False), (0.003, False)]
-)
-def test_the_text_that_would_explain_a_norm(kappa, named):
-    """The chance that two tokens agree is found from the norm, with the nearest measured text, if texts have it."""
+    ("kappa", "sequences", "vocab", "named"), [
+        (0.0062, 512, 50257, True), (0.0085, 512, 50257, True), (0.0214, 512, 50257, True), (0.03, 512, 50257, True),
+        (0.26, 512, 50257, True), (0.45, 512, 50257, False), (0.003, 512, 50257, False),
+        (0.0125, 512, 128256, True), (0.032, 512, 128256, False), (0.032, 8, 128256, True), (0.06, 8, 128256, False),
+    ]
+)  # fmt: skip
+def test_the_text_that_would_explain_a_norm(kappa, sequences, vocab, named):
+    """The chance that two tokens agree is found from the norm, with the nearest measured text.
 
-    def predicted(law):
-        return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 8.0 * law.across**0.5)  # a text within 13% explains
+    GPT-2's tokenizer reaches 0.29 with code. A batch of few sequences reaches more than its text.
+    """
 
-    causes = logged_theory.text_causes(Stack(vocab=50257), None, predicted, LogLine(10.97, 160.0 * kappa**0.5))
+    def predicted(law):  # a text within 13% explains
+        return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 8.0 * law.across**0.5, shared=1.0)
+
+    causes = logged_theory.text_causes(
+        Stack(vocab=vocab), None, predicted, LogLine(10.97, 160.0 * kappa**0.5), sequences
+    )
     assert len(causes) == named
     for cause in causes:
-        said = re.match(r".*probability (0\.\d+), like .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
+        said = re.match(r".*probability (0\.\d+), like .* nearest measured text: (.+), (0\.\d+)\)", cause.words)
         assert float(said[1]) == pytest.approx(kappa, rel=0.05)
-        texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
+        texts = token_law("english", vocab).kappa_of_texts | token_law("code", vocab).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
         assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
 
@@ -246,7 +255,7 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
 def test_a_factor_and_a_text_at_once(loss, norm, first):
     """A log that is off by both names the factor with its texts once; its number is a range if the text decides it."""
     law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
-    theory = logged_theory.Theory(Stack(vocab=50257), 4, Description(), law, None, Budget.of("1m", None))
+    theory = logged_theory.Theory(Stack(vocab=50257), 512, Description(), law, None, Budget.of("1m", None))
     double = Cause("all weights have twice their standard deviation", replace(start, loss=10.93))
     log, healthy = LogLine(loss, 10.0 * norm), Cause(", next to", start)
     found = sorted(theory.with_texts(healthy, [double], Reading(log)), key=lambda cause: cause.distance(log))
@@ -275,9 +284,9 @@ def test_the_loss_varies_more_with_a_text_that_repeats_more():
     assert [0.015 < text.line.loss_deviation < 0.0286 for text in texts] == [True]
 
 
-@pytest.mark.parametrize(("embeddings", "runs"), [("tied", 0.04), ("tied", 0.12), ("untied", 0.04)])
+@pytest.mark.parametrize(("embeddings", "runs"), [("tied", 0.04), ("tied", 0.2), ("untied", 0.04)])
 def test_tokens_that_repeat_the_previous_one_lower_the_loss_of_tied_embeddings(embeddings, runs):
-    """Up to their usual share, blanks of indents explain a lower loss, because logits prefer a position's own token."""
+    """Up to the frequency of one token, indents explain a lower loss, because logits prefer a position's own token."""
 
     def predicted(law):
         loss = 10.86 - 1.5 * law.frequencies @ law.own_labels
