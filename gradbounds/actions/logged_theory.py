@@ -219,7 +219,7 @@ class Theory:
         """
         if self.law is None:
             return []
-        (least, most), found = _usual_repeats(self.stack), list[tuple[float, Cause]]()
+        (least, most), pairs = _usual_repeats(self.stack), list[tuple[float, Cause]]()
         step, largest = math.log(most / least) / (_TEXTS - 1), most
         if self.stack.vocab >= LEAST_VOCAB:
             largest = max(most, *token_law("code", self.stack.vocab).kappa_of_texts.values())
@@ -228,14 +228,10 @@ class Theory:
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
             causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
             causes += logging_causes(lines[0], read, self.stack, self.batch)
-            off = (
-                4.0
-                * math.log(kappa / (least * most) ** 0.5)
-                / math.log(most / least)
-                * (kappa != round(self.law.across, 4))
-            )
-            found += [(kappa, replace(cause, text_off=off)) for cause in causes]
-        return [*nearest_with_texts(found, read.line)]
+            is_own = kappa == round(self.law.across, 4)
+            off = 0.0 if is_own else 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+            pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
+        return [*nearest_with_texts(pairs, read.line)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a usual text that explains a log; without a prediction, add it to `missing`."""

@@ -241,8 +241,8 @@ def change_of_step(
     # Layers add a mean square a to embeddings of mean square s². The embeddings of two tokens are orthogonal, so that
     # their cosine is at most a/(s² + a), which is 1/2 for s² = a. Changes with larger embeddings make layers more even.
     share = min(max(change.added[1], 0.0), 0.5)
-    for words, values in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
-        milder = change_of_batch(*of_batch, words, values, **limits)
+    for of_milder in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
+        milder = change_of_batch(*of_batch, *of_milder, **limits)
         if milder and milder.is_for_all:
             return replace(milder, tokens=whole.tokens * (whole.tokens < run.values["stack"].tokens))
     advised: Remedy | None = None
