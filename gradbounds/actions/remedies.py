@@ -274,8 +274,8 @@ def change_rows(
         ]
     flags = " ".join(as_flags(change.values))
     if not change.is_for_all:
-        partly = "partly " * (change.first_over_last >= UNEVEN)
-        return [card_row(_EVENED, f"{change.words} {partly}evens out the layers; cost, code: --compare {flags}")]
+        partly = " partly" * (change.first_over_last >= UNEVEN)
+        return [card_row(_EVENED, f"to even out the layers{partly}: {change.words}; cost, code: --compare {flags}")]
     before, after = change.losses
     loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
     of = (
@@ -293,9 +293,9 @@ def _cost_text(change: Remedy, table: Columns) -> str:
     before, after = change.added
     if not 0.0 < after < before:
         return ""
-    share = f"{'up to ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
+    share = f"{'at most ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
     skipped = ", nearly skipped at first" * (after < SKIPPED)
-    return f"cost: layers 2 to {max(table['layer'])} then add {share} of the stream, not {before:.0%}{skipped}; "
+    return f"cost: layers 2 to {max(table['layer'])} then make up {share} of the stream (now {before:.0%}){skipped}; "
 
 
 def _smaller(stack: Stack, change: Remedy, times: float, least: float = 1.0) -> Iterator[tuple[str, dict[str, Any]]]:
