@@ -91,8 +91,8 @@ def layer_lines(
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
-        known_as = f"(over {NEARLY_EQUAL}: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
-        residual += f"; tokens' cosine {'about ' * (coarse and is_gated)}{ends} {known_as}"
+        known_as = f"(alike over {NEARLY_EQUAL}: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
+        residual += f"; tokens' cosine {'~' * (coarse and is_gated)}{ends} {known_as}"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
@@ -135,7 +135,7 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; the loss lacks the balancing loss, {added} ({change})"
+    left_out = f"; balancing loss, not included above: {added} ({change})"
     left_out *= stack.router_scores == "softmax" and weight != 0
     most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, "
     most *= bool(loads.max() > 1.1 * max(loads[[0, -1]]))
@@ -212,7 +212,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], least: fl
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    return re.sub(r"( \(within \d+%\))(, WK \S+\1)", r"\2", text)
+    return re.sub(r"( \()(within \d+%\))(, WK \S+)\1\2", r"\3\1both \2", text)
 
 
 def _step_lines(
@@ -242,7 +242,7 @@ def _step_lines(
     who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
     slower = f" ({slowest[1]} {slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
     alike = "; alike tokens: WQ, WK hardly change the loss" * are_alike
-    cancel = "gradient sizes cancel: " * (not are_alike)
+    cancel = "steps ignore gradient sizes: " * (not are_alike)
     return [card_row("AdamW, Muon", f"{cancel}{who} move {far}{unused}{slower}{alike}")]
 
 
@@ -385,8 +385,8 @@ def share_rows(
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    layer = f"; layer {layers.argmax()} alone {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    reasons, of_first = [*reasons_of], layer.startswith("; layer 1 alone ") and most * whole > descending[0][1]
+    layer = f"; by layer: {most:.0%} in layer {layers.argmax()}" * bool(most > UNEVEN / stack.depth)
+    reasons, of_first = [*reasons_of], layer.endswith(" in layer 1") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"

@@ -100,7 +100,7 @@ _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your o
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_EXPERTS = "24 networks of width 256, 512 (by hand)"  # with experts; their numbers are not stored
+_EXPERTS = "24 sampled networks of width 256, 512"  # with experts; their numbers are not stored
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
@@ -423,7 +423,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
-        reason = f"it takes about {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
+        reason = f"it takes {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
         return {"no_rule": f"omitted, because {reason}: {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
@@ -510,7 +510,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
     others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f"; transformers {versions} lacks the depth scaling: --depth-scaling none" for versions in older]
+    others += [f", scaled by depth; transformers {versions} omits that: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
     return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
@@ -536,11 +536,13 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
 
 def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    first, is_mended = "step 1 gives no reason to change this initialization", change is not None and change.is_for_all
+    first, is_mended = "keep this initialization, as far as step 1 shows", change is not None and change.is_for_all
     if is_mended or any("alike tokens" in line for line in layers):
-        effect = ", so few experts get most" * any("as tokens are alike" in line for line in layers)
-        first = f"tokens look alike{effect}; {'see `option`' if is_mended else 'no tested change mends it'}"
-    return [f"Verdict (AdamW, Muon): {first}. Log outside ranges: --logged FILE"]
+        effect = " fill few experts" if any("as tokens are alike" in line for line in layers) else ""
+        if alike := re.search(r"\(alike over \S+( \d+ layers)\)", "".join(layers)):
+            effect = effect or f" in{alike[1]}"
+        first = f"alike tokens{effect}; {'try `option` in a short run' if is_mended else 'no tested change mends it'}"
+    return [f"Verdict (AdamW, Muon): {first}. If your log differs: --logged FILE"]
 
 
 def _run_lines(
@@ -586,7 +588,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     within = f", {rates['evidence'].removeprefix('in ')}" * bool(rates["evidence"])
     return [
-        f"Learning rate of step 1 (warm-up R/N){within}; yours: --learning-rate R --warmup-steps N --optimizer muon",
+        f"Learning rate of step 1 (R/N if N steps warm up to R){within}; yours: --learning-rate R --warmup-steps N",
         *[card_row(name, _rate_text(rates[key])) for key, name in RATES.items()],
     ]
 
@@ -599,13 +601,12 @@ def _rate_text(ends: Mapping[str, float | None]) -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    critical = f"critical: {low} to {high}"
     if ends["rises"] is None:
-        return f"safe up to {low} (theory); losses were not sampled; {critical}"
+        return f"lowers the loss up to {low} (theory); losses were not sampled; critical: {low} to {high}"
     if not ends["rises"]:
-        return f"{critical}, but some sampled losses rose below it: no rate is known to be safe"
-    theory = f"{low} (theory), " * (ends["rises"] >= ends["low"])
-    return f"safe up to {theory}{rises} (samples); above, loss may rise; {critical}"
+        return f"no rate is known to be safe: some sampled losses rose below the critical rate {low} to {high}"
+    theory = f"lowers the loss up to {low} (theory), " * (ends["rises"] >= ends["low"]) or "lowers the loss up to "
+    return f"{theory}{rises} (all samples); critical: {low} to {high}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
@@ -630,7 +631,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        expected += f"; {int(count) - int(off)} of {count} numbers agree with small {of}{at_width}"
+        expected += f"; {int(count) - int(off)} of {count} numbers agree with a small {of}{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
         for note in result.values["notes"]

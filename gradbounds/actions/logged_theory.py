@@ -220,21 +220,17 @@ class Theory:
         """
         if self.law is None:
             return []
-        (least, most, largest), found = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
+        (least, most, largest), pairs = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
         step = math.log(most / least) / (_TEXTS - 1)
         further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
         for kappa in (round(self.law.across, 4), *further):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
             causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
             causes += logging_causes(lines[0], read, self.stack, self.batch)
-            off = (
-                4.0
-                * math.log(kappa / (least * most) ** 0.5)
-                / math.log(most / least)
-                * (kappa != round(self.law.across, 4))
-            )
-            found += [(kappa, replace(cause, text_off=off)) for cause in causes]
-        return [*nearest_with_texts(found, read.line)]
+            is_own = kappa == round(self.law.across, 4)
+            off = 0.0 if is_own else 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+            pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
+        return [*nearest_with_texts(pairs, read.line)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a usual text that explains a log; without a prediction, add it to `missing`."""

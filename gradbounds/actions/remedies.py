@@ -241,8 +241,8 @@ def change_of_step(
     # Layers add a mean square a to embeddings of mean square s². The embeddings of two tokens are orthogonal, so that
     # their cosine is at most a/(s² + a), which is 1/2 for s² = a. Changes with larger embeddings make layers more even.
     share = min(max(change.added[1], 0.0), 0.5)
-    for words, values in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
-        milder = change_of_batch(*of_batch, words, values, **limits)
+    for of_milder in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
+        milder = change_of_batch(*of_batch, *of_milder, **limits)
         if milder and milder.is_for_all:
             return replace(milder, tokens=whole.tokens * (whole.tokens < run.values["stack"].tokens))
     advised: Remedy | None = None
@@ -274,8 +274,8 @@ def change_rows(
         ]
     flags = " ".join(as_flags(change.values))
     if not change.is_for_all:
-        partly = "partly " * (change.first_over_last >= UNEVEN)
-        return [card_row(_EVENED, f"{change.words} {partly}evens out the layers; cost, code: --compare {flags}")]
+        partly = " partly" * (change.first_over_last >= UNEVEN)
+        return [card_row(_EVENED, f"to even out the layers{partly}: {change.words}; cost, code: --compare {flags}")]
     before, after = change.losses
     loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
     of = (
@@ -293,9 +293,9 @@ def _cost_text(change: Remedy, table: Columns) -> str:
     before, after = change.added
     if not 0.0 < after < before:
         return ""
-    share = f"{'up to ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
+    share = f"{'at most ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
     skipped = ", nearly skipped at first" * (after < SKIPPED)
-    return f"cost: layers 2 to {max(table['layer'])} then add {share} of the stream, not {before:.0%}{skipped}; "
+    return f"cost: layers 2 to {max(table['layer'])} then make up {share} of the stream (now {before:.0%}){skipped}; "
 
 
 def _smaller(stack: Stack, change: Remedy, times: float, least: float = 1.0) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -122,7 +122,9 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     line += ["--tokens", "16", "--patterns", "2", "--batch"]
     assert main([*line, "1"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"  experts  .*: the fullest takes about \d+% .* lacks the balancing loss, 0.08[\d.]* ", said)
+    assert re.search(
+        r"  experts  .*: the fullest takes about \d+% .* balancing loss, not included above: 0.08[\d.]* ", said
+    )
     assert "router_aux_loss_coef" not in said.split("without effect")[1].splitlines()[0], "it has one"
     assert main([*line, "1000000"]) == 0
     other = re.search(r"dL/dWR ([\d.]+)", ratios_of(capsys.readouterr().out))[1]

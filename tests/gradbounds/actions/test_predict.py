@@ -284,7 +284,7 @@ def test_who_draws_the_weights(capsys, tmp_path):
     by_class = capsys.readouterr().out
     drawn = "Weights: as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "27 of 27 numbers agree with small GPTNeoXForCausalLM" in " ".join(by_class.split())
+    assert "27 of 27 numbers agree with a small GPTNeoXForCausalLM" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
     assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")

@@ -90,7 +90,8 @@ def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "rms of input embedding 1 -> 5 evens out the layers; cost, code: --compare embedding_scale=5 Learning" in said
+        "to even out the layers: rms of input embedding 1 -> 5; cost, code: --compare embedding_scale=5 Learning"
+        in said
     )
 
 
