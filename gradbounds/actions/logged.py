@@ -202,8 +202,10 @@ def _judged(
     others = [*theory.others(given, printed, missing)]
     nearest = min((each.distance(printed) for each in texts), default=math.inf)
     two = theory.with_texts(healthy, others, read) if is_free else []
-    causes = [*(each for each in two if each.distance(printed) < nearest), *causes, *others]
-    causes += combined_causes(others, read, stack, theory.batch)
+    causes = [
+        *(each for each in two if each.distance(printed) < nearest), *causes, *others,
+        *combined_causes(others, read, stack, theory.batch),
+    ]  # fmt: skip
     ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.

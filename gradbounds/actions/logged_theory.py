@@ -225,10 +225,11 @@ class Theory:
         further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
         for kappa in (round(self.law.across, 4), *further):
             lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
-            causes = [replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0]
-            causes += logging_causes(lines[0], read, self.stack, self.batch)
-            is_own = kappa == round(self.law.across, 4)
-            off = 0.0 if is_own else 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+            causes = [
+                *(replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0),
+                *logging_causes(lines[0], read, self.stack, self.batch),
+            ]
+            off = 0.0 if kappa == round(self.law.across, 4) else _text_off(kappa, least, most)
             pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
         return [*nearest_with_texts(pairs, read.line)]
 
@@ -271,8 +272,9 @@ def text_causes(
         else []
     )
     for _ in range(_MOST_TEXTS):
-        middle = (least * most) ** 0.5, None
-        wanted, guess = middle if start is None else _guess(stack, *start, norm, (least, largest))
+        wanted, guess = (
+            ((least * most) ** 0.5, None) if start is None else _guess(stack, *start, norm, (least, largest))
+        )
         exponent = _exponent(wanted, stack.vocab)
         if (
             not runs
@@ -292,16 +294,11 @@ def text_causes(
         least_deviation = _at_repeats(stack, known[1], law.across / known[0]).loss_deviation if known else 0.0
         start = law.across, replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
         runs += [(start[1].loss, share)] if runs else []
-        measured, is_near = _measured_text(stack, *start, logged, is_like=not runs)
-        cause = Cause(
-            f"a text in which two tokens are equal with probability {law.across:.3g}{like} "
-            f"(usual batches: {least:.2g} to {most:.2g}, known texts: to {largest:.2g}{measured})",
-            start[1], is_fitted=not is_near,
-        )  # fmt: skip
+        cause = _text_cause(stack, *start, logged, (least, most, largest), like, is_like=not runs)
         if cause.explains(logged):
-            nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
+            nearest = [min([*nearest, cause], key=lambda cause: math.hypot(*cause.offs(logged)))]
         off = cause.offs(logged)[0]
-        if nearest and nearest[0].distance(logged) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
+        if nearest and math.hypot(*nearest[0].offs(logged)) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
             break
     return nearest
 
@@ -341,23 +338,32 @@ def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
     )  # fmt: skip
 
 
-def _measured_text(
-    stack: Stack, repeats: float, line: FirstLine, logged: LogLine, *, is_like: bool
-) -> tuple[str, bool]:
-    # Name the text of --text english or code with the nearest probability of equal tokens, and return whether it
-    # explains a log, by an estimate. A small vocabulary has no such texts.
+def _text_off(kappa: float, least: float, most: float) -> float:
+    # Return the distance of ln kappa from the middle of usual texts, in standard deviations.
+    return 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+
+
+def _text_cause(
+    stack: Stack, repeats: float, line: FirstLine, logged: LogLine, ends: tuple[float, float, float], like: str, *,
+    is_like: bool,
+) -> Cause:  # fmt: skip
+    # Describe a text, and the text of --text english or code with the nearest probability of equal tokens. The text is
+    # fitted if that text does not explain a log, by an estimate. A small vocabulary has no such texts.
+    words = (
+        f"a text in which two tokens are equal with probability {repeats:.3g}{like} "
+        "(usual batches: {:.2g} to {:.2g}, known texts: to {:.2g}".format(*ends)
+    )
+    cause = Cause(f"{words})", line, text_off=_text_off(repeats, *ends[:2]))
     if stack.vocab < LEAST_VOCAB:
-        return "", True
+        return cause
     texts = {
         f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
     }
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
-    other = Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats)))
-    is_near = is_like and other.explains(logged)
-    return (
-        f"; {'' if is_near else 'no text of --text english or code explains the log, '}nearest measured text: {name}, "
-        f"{kappa:.2g}", is_near,
-    )  # fmt: skip
+    times = times_of_repeats(stack, line, kappa / repeats)
+    is_near = is_like and Cause("", multiplied(line, 1.0, times)).explains(logged)
+    none = "" if is_near else "no text of --text english or code explains the log, "
+    return replace(cause, words=f"{words}; {none}nearest measured text: {name}, {kappa:.2g})", is_fitted=not is_near)
 
 
 def _exponent(repeats: float, words: int) -> float:
@@ -373,8 +379,9 @@ def _other_weights(
     # Yield the networks with usual other initializations or tied weights, each with a description and its notes.
     other_end = "untied" if stack.embeddings == "tied" else "tied"
     others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
-    if stack.depth_scaling != "none":
-        others += [("W^O and W2 are not scaled by the depth", of, dict(given) | {"depth_scaling": "none"})]
+    others += [("W^O and W2 are not scaled by the depth", of, dict(given) | {"depth_scaling": "none"})] * (
+        stack.depth_scaling != "none"
+    )
     if of.is_model:
         codes = {HUGGING_FACE: "its class in transformers"} | {
             name: f"{code.title} ({name})"

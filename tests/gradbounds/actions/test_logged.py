@@ -196,7 +196,7 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     ("kappa", "sequences", "vocab", "named"), [
         (0.0062, 512, 50257, True), (0.0085, 512, 50257, True), (0.0214, 512, 50257, True), (0.03, 512, 50257, True),
         (0.26, 512, 50257, True), (0.45, 512, 50257, False), (0.003, 512, 50257, False),
-        (0.0125, 512, 128256, True), (0.032, 512, 128256, False), (0.032, 8, 128256, True), (0.06, 8, 128256, False),
+        (0.0125, 512, 128256, True), (0.032, 512, 128256, False), (0.032, 2, 128256, True), (0.06, 2, 128256, False),
     ]
 )  # fmt: skip
 def test_the_text_that_would_explain_a_norm(kappa, sequences, vocab, named):
