@@ -58,10 +58,10 @@ _HARMS = {
 # The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
 # a prediction, and the step.
 _DECIDING = (
-    "repeat with --text FILE, the token ids of your batch, because a usual text could explain the log",
+    "repeat with --text FILE, the token ids of your batch, because a known text could explain the log",
     "test the other causes, then repeat with --text FILE, the token ids of your batch: no text of --text english or "
-    "code explains the log, but another usual text could",
-    "repeat with a longer --max-time or with --text FILE, because usual texts were not computed",
+    "code explains the log, but another text could",
+    "repeat with a longer --max-time or with --text FILE, because known texts were not computed",
     "log the number of the step, because later steps have a smaller loss",
 )
 _FINE, _ALONE = (
@@ -177,7 +177,7 @@ def _judged(
         layers: logged norms of single matrices next to theory's.
         given: fields of the network.
         notes: notes on the network's configuration.
-        is_free: whether the user gave no text, so that any usual text explains the log.
+        is_free: whether the user gave no text, so that any known text explains the log.
     """
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
@@ -197,11 +197,11 @@ def _judged(
     texts, far = theory.texts(healthy, notes, printed, missing) if is_free else [], list[str]()
     if texts:  # of one matrix no text makes more than of all others
         beside = compare_with_theory(printed.parameters, theory.squares)[0]
-        far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
+        far = far_lines(beside, "Loss and norm of step 1 agree with a known text")
         texts = [] if far else texts
     others = [*theory.others(given, printed, missing)]
     nearest = min((each.distance(printed) for each in texts), default=math.inf)
-    two = theory.with_texts(healthy, others, read) if is_free else []
+    two = theory.with_texts(healthy, texts, others, read) if is_free else []
     causes = [
         *(each for each in two if each.distance(printed) < nearest), *causes, *others,
         *combined_causes(others, read, stack, theory.batch),

@@ -40,7 +40,7 @@ from theory.coverage import NoRuleError, require
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
-from theory.mean_field.text_law import KINDS, LEAST_VOCAB, TextLaw, token_law
+from theory.mean_field.text_law import LEAST_VOCAB, TextLaw, token_law
 from theory.mean_field.token_groups import Coarse
 
 # Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
@@ -206,8 +206,8 @@ class Theory:
             except ValueError:  # no rule, or over the budget
                 missing.append(words)
 
-    def with_texts(self, healthy: Cause, others: Sequence[Cause], read: Reading) -> list[Cause]:
-        """Return each kind of cause with the usual text with which it is nearest to a log.
+    def with_texts(self, healthy: Cause, texts: Sequence[Cause], others: Sequence[Cause], read: Reading) -> list[Cause]:
+        """Return each kind of cause with the known text with which it is nearest to a log.
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
         tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
@@ -215,16 +215,22 @@ class Theory:
 
         Args:
             healthy: prediction for the network itself.
+            texts: texts that explain the log alone. The network has their loss if it is nearer, because tokens that
+                repeat the previous one lower the loss of tied embeddings.
             others: networks with other weights.
             read: the log.
         """
         if self.law is None:
             return []
         (least, most, largest), pairs = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
-        step = math.log(most / least) / (_TEXTS - 1)
+        step, loss = math.log(most / least) / (_TEXTS - 1), read.line.loss or math.inf
+        own = min((healthy, *texts), key=lambda each: abs(each.line.loss - loss))
         further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
         for kappa in (round(self.law.across, 4), *further):
-            lines = [_at_repeats(self.stack, each.line, kappa / self.law.across) for each in (healthy, *others)]
+            lines = [
+                _at_repeats(self.stack, line, kappa / self.law.across)
+                for line in (replace(healthy.line, loss=own.line.loss), *(each.line for each in others))
+            ]
             causes = [
                 *(replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0),
                 *logging_causes(lines[0], read, self.stack, self.batch),
@@ -234,7 +240,7 @@ class Theory:
         return [*nearest_with_texts(pairs, read.line)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
-        """Find a usual text that explains a log; without a prediction, add it to `missing`."""
+        """Find a known text that explains a log; without a prediction, add it to `missing`."""
         start = None if self.law is None else (self.law.across, healthy.line)
         try:
             return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged, self.batch)
@@ -357,11 +363,14 @@ def _text_cause(
     if stack.vocab < LEAST_VOCAB:
         return cause
     texts = {
-        f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
+        f"{kind} {text}": kappa
+        for kind in ("english", "code")
+        for text, kappa in token_law(kind, stack.vocab).kappa_of_texts.items()
     }
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
-    times = times_of_repeats(stack, line, kappa / repeats)
-    is_near = is_like and Cause("", multiplied(line, 1.0, times)).explains(logged)
+    is_near = is_like and Cause("", multiplied(line, 1.0, times_of_repeats(stack, line, kappa / repeats))).explains(
+        logged
+    )
     none = "" if is_near else "no text of --text english or code explains the log, "
     return replace(cause, words=f"{words}; {none}nearest measured text: {name}, {kappa:.2g})", is_fitted=not is_near)
 
