@@ -385,8 +385,8 @@ def share_rows(
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    layer = f"; by layer: {most:.0%} in layer {layers.argmax()}" * bool(most > UNEVEN / stack.depth)
-    reasons, of_first = [*reasons_of], layer.endswith(" in layer 1") and most * whole > descending[0][1]
+    layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    reasons, of_first = [*reasons_of], layer.startswith("; layer 1: ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"
