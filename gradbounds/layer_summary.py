@@ -240,7 +240,7 @@ def _step_lines(
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
-    slower = f" ({slowest[1]} {slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
+    slower = f" ({slowest[1]} ~{slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
     alike = "; alike tokens: WQ, WK hardly change the loss" * are_alike
     cancel = "steps ignore gradient sizes: " * (not are_alike)
     return [card_row("AdamW, Muon", f"{cancel}{who} move {far}{unused}{slower}{alike}")]
@@ -275,7 +275,7 @@ def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e
 
 def slowed_text(slowest: tuple[float, str], setting: str = "") -> str:
     """Describe a result of `slowest_step` to one digit, with a setting of AdamW."""
-    return f"AdamW's epsilon{setting} slows {slowest[1]} to {slowest[0]:.1g}x (median layer)"
+    return f"AdamW's epsilon{setting} slows {slowest[1]} to ~{slowest[0]:.1g}x (median layer)"
 
 
 def relative_updates(
@@ -385,8 +385,8 @@ def share_rows(
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    layer = f"; by layer: {most:.0%} in layer {layers.argmax()}" * bool(most > UNEVEN / stack.depth)
-    reasons, of_first = [*reasons_of], layer.endswith(" in layer 1") and most * whole > descending[0][1]
+    layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    reasons, of_first = [*reasons_of], layer.startswith("; layer 1: ") and most * whole > descending[0][1]
     if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
         before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
         sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"

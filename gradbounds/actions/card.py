@@ -480,13 +480,14 @@ def _named(name: str, given: Mapping[str, Any], of: Description) -> str:
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
+    of_keys = f" ({stack.kv_heads} KV)" * bool(stack.kv_heads and not stack.experts)  # with experts, one line is full
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
     encoder = f"{stack.encoder_depth or stack.depth} encoder and " * bool(stack.source_tokens)
     parts = [
         TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
         f"width {stack.width}",
-        f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
+        f"{stack.heads} head{'s' * (stack.heads > 1)}{of_keys}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if shares_ends(notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
         *["layers below: the decoder's"] * bool(encoder),
@@ -541,8 +542,8 @@ def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
         effect = " fill few experts" if any("as tokens are alike" in line for line in layers) else ""
         if alike := re.search(r"\(alike over \S+( \d+ layers)\)", "".join(layers)):
             effect = effect or f" in{alike[1]}"
-        first = f"alike tokens{effect}; {'try `option` in a short run' if is_mended else 'no tested change mends it'}"
-    return [f"Verdict (AdamW, Muon): {first}. If your log differs: --logged FILE"]
+        first = f"alike tokens{effect}; {'if early steps blow up, try `option`' if is_mended else 'no tested change mends it'}"
+    return [f"Verdict (AdamW, Muon): {first}. Your log: --logged FILE"]
 
 
 def _run_lines(

@@ -407,7 +407,8 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequenc
             for word, step, added, after in zip(words, steps, shares, ratios, strict=True)
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
-        "", *[f"Advised embedding_scale: the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, by an estimate"]
+        "",
+        *[f"Advised for even layers (SGD): the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, estimated"]
         * any("embedding_scale" in word for word in words),
         "added: share of the residual stream's mean square that layers 2 to L add", "Every number: --compare CHANGE",
     ]  # fmt: skip

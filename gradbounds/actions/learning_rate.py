@@ -334,7 +334,7 @@ def _muon_lines(stack: Stack, adamw_rate: float | None) -> list[str]:
 
 _FAR = (
     "Extrapolated: the batch's squared gradient is {:.2g} times its approximation by few positions (errors of rates\n"
-    "were measured only from {:g} to {:g} for this placement), so that printed ranges are wider than measured ones."
+    "were measured only from {:g} to {:g} for this placement). Printed ranges are 0.4 to 2.5 times the rate or wider."
 )
 _MUON_RATES = (
     "Muon's measured critical rates were {} times the predicted ones in {} with plain units, too few for a range."

@@ -281,7 +281,9 @@ def change_rows(
     of = (
         ", norm {:.3g} -> {:.2g}".format(*change.norms) if change.norms else f" (one sequence of {tokens_text(tokens)})"
     )
-    effect = "".join(f", {each}" for each in change.effect.split("; ") if each.startswith(("fullest", "float32")))
+    # Few experts get most tokens of shorter sequences less often.
+    printed = ("float32",) if change.tokens else ("fullest", "float32")
+    effect = "".join(f", {each}" for each in change.effect.split("; ") if each.startswith(printed))
     numbers = f"cosine at most {change.cosine:.2f}{effect}{of}{loss}"
     return [card_row("option", f"{change.words}: {numbers}; {_cost_text(change, table)}--compare {flags}")]
 

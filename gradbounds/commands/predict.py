@@ -56,7 +56,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; it concerns only step 1.",
     ),  # fmt: skip
     "text": (("bound", "draws", "first_step"), "; it is the text of step 1 of a run."),
-    "layers": (("batch", "bound", "first_step"), "; it adds tables to the card."),
+    "layers": (("bound", "first_step"), "; it adds tables to the card."),
     "two logs": (
         ("text", "patterns", "all", "max_time", "memory", "learning_rate"),
         "; theory judges two logs by a quick estimate.",

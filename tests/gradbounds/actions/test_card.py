@@ -657,7 +657,7 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
         "AdamW: neither first step is known to be safer (critical rate 0.5x, within its error, 3x). Cost: less even "
         "layers (SGD). AdamW, Muon: "
     ), "critical rates count beyond their error, and even layers for SGD alone"
-    assert "Cost: AdamW's epsilon slows WQ to 0.5x (median layer), before 1x; less even layers (SGD)." in (
+    assert "Cost: AdamW's epsilon slows WQ to ~0.5x (median layer), before 1x; less even layers (SGD)." in (
         said(0.15, 4.0, 20.0, 2.0, 2.0, pre, (0.5, "WQ"))
     )
     larger = replace(pre, embedding_scale=50.0)
@@ -738,7 +738,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     quick = layer_lines(replace(stack, ffn="gated"), table, coarse=True)
     assert re.search(r"WQ \S+x, WK \S+x \(both within 50%\)", quick[1]) and "cosine ~0." in quick[2]
     even, label = "steps ignore gradient sizes: layers move equally far", "  AdamW, Muon      "
-    slow = r" \(W\w \S+x by AdamW's epsilon\)"
+    slow = r" \(W\w ~\S+x by AdamW's epsilon\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_lines(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)

@@ -35,7 +35,7 @@ def printed(capsys, *arguments):
 
 def row_of(said, layer):
     """What stands in a layer's line of the first table."""
-    lines = said[said.index("  layer") :].splitlines()[1:]
+    lines = said[said.index("\n  layer") + 1 :].splitlines()[1:]
     return next(line.split() for line in lines if line.split()[0] == str(layer))
 
 
