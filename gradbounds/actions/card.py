@@ -282,7 +282,9 @@ def _rows(
         *(
             _one_sequence(stack, table, has_loss=not shares_ends(notes))
             if first is None
-            else [*_verdict(change, layers), *_run_lines(first, stack, table, longest, notes)]
+            else [
+                *_verdict(change, layers, has_step=run is not None, has_loss=not shares_ends(notes)),
+                *_run_lines(first, stack, table, longest, notes)]
         ),
         *layers,
         *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
@@ -535,15 +537,20 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _verdict(change: Remedy | None, layers: Sequence[str]) -> list[str]:
+def _verdict(
+    change: Remedy | None, layers: Sequence[str], *, has_step: bool = True, has_loss: bool = True
+) -> list[str]:
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    first, is_mended = "keep this initialization, as far as step 1 shows", change is not None and change.is_for_all
-    if is_mended or any("alike tokens" in line for line in layers):
-        effect = " fill few experts" if any("as tokens are alike" in line for line in layers) else ""
-        if alike := re.search(r"\(alike over \S+( \d+ layers)\)", "".join(layers)):
-            effect = effect or f" in{alike[1]}"
-        first = f"alike tokens{effect}; {'if early steps blow up, try `option`' if is_mended else 'no tested change mends it'}"
-    return [f"Verdict (AdamW, Muon): {first}. Your log: --logged FILE"]
+    is_mended, all_layers = change is not None and change.is_for_all, "".join(layers)
+    first = "keep this initialization, as far as step 1 shows" + "; experts are uneven" * ("uneven: " in all_layers)
+    if not has_step:
+        first = "one sequence gives no reason to change this initialization"
+    if is_mended or "alike tokens" in all_layers:
+        alike = re.search(r"\(alike over \S+( \d+ layers)\)", all_layers)
+        effect = " fill few experts" if "as tokens are alike" in all_layers else f" in{alike[1]}" if alike else ""
+        advice = "if early steps blow up, try `option`" if is_mended else "tested changes: --compare"
+        first = f"alike tokens{effect}; {advice}"
+    return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
 
 
 def _run_lines(

@@ -84,7 +84,7 @@ class Remedy:
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
         losses: losses before and after the change.
         effect: description of the smallest and the largest ratio, and of the matrices that become less even.
-        norms: gradient norms of a batch before and after the change; None for one sequence or shorter sequences.
+        norms: gradient norms of a batch before and after the change; None for one sequence, or if they are not known.
         tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
         larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
@@ -244,7 +244,8 @@ def change_of_step(
     for of_milder in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
         milder = change_of_batch(*of_batch, *of_milder, **limits)
         if milder and milder.is_for_all:
-            return replace(milder, tokens=whole.tokens * (whole.tokens < run.values["stack"].tokens))
+            is_shorter = whole.tokens < run.values["stack"].tokens  # which changes the norm if layers add much
+            return replace(milder, tokens=whole.tokens, norms=None) if is_shorter else milder
     advised: Remedy | None = None
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
@@ -279,7 +280,9 @@ def change_rows(
     before, after = change.losses
     loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
     of = (
-        ", norm {:.3g} -> {:.2g}".format(*change.norms) if change.norms else f" (one sequence of {tokens_text(tokens)})"
+        ", norm {:.3g} -> {:.2g}".format(*change.norms)
+        if change.norms
+        else f" (sequences of {tokens_text(change.tokens or tokens)})"
     )
     # Few experts get most tokens of shorter sequences less often.
     printed = ("float32",) if change.tokens else ("fullest", "float32")

@@ -729,7 +729,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
     assert (
         f"(alike over 0.88: {count} layers)" in lines[2] and count < 24
-        and f"alike tokens in {count} layers; no tested" in card._verdict(None, lines)[0]
+        and f"alike tokens in {count} layers; tested changes" in card._verdict(None, lines)[0]
         and "keep" in card._verdict(None, lines[:3])[0]
     )  # fmt: skip
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
@@ -761,6 +761,10 @@ def test_lost_norms_and_equal_tokens_are_named():
     rows = [remedies.change_rows(uneven, None, each, 4, has_loss=True)[0] for each in (change, alike)]
     assert [row[:18].strip() for row in rows] == ["if you use SGD", "option"]
     verdicts = [card._verdict(each, [])[0].partition(". ")[0] for each in (change, alike, replace(alike, cosine=0.95))]
+    of_one, uneven_experts = card._verdict(None, [], has_step=False, has_loss=False), card._verdict(None, ["uneven: "])
+    assert of_one[0].endswith("one sequence gives no reason to change this initialization") and (
+        "; experts are uneven. Your log: --logged FILE" in uneven_experts[0]
+    )
     assert [each[23:36] for each in verdicts] == ["keep this ini", "alike tokens;", "keep this ini"]
 
 
