@@ -4,7 +4,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -42,7 +42,8 @@ class Cause:
         words: description of the cause.
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
-        is_fitted: whether a free number or a second cause lets it explain many logs; such causes are chosen last.
+        is_fitted: whether a free number or a second cause, other than a text, lets it explain many logs; such causes
+            are chosen last.
         text_off: distance of the text's ln kappa from the mean of usual texts, in standard deviations; 0 for the
             predicted text.
     """
@@ -74,7 +75,7 @@ class Cause:
     @property
     def kind(self) -> str:
         """Return the words without their numbers; all codes that initialize weights are one kind."""
-        single = self.words.partition(WITH_TEXT)[0]
+        single = re.sub(r" \([^()]* with other texts: --text FILE\)$", "", self.words.partition(WITH_TEXT)[0])
         return DRAWN_BY if single.startswith(DRAWN_BY) and ", and " not in single else _NUMBERS.sub("N", single)
 
     def distance(self, logged: LogLine) -> float:
@@ -173,10 +174,15 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
     ]
 
 
-def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -> Iterator[Cause]:
+def nearest_with_texts(
+    found: Sequence[tuple[float, Cause]], printed: LogLine, alone: Mapping[str, Cause]
+) -> Iterator[Cause]:
     """Yield the nearest cause of each kind, with the ranges of its number and of the text that explain a log.
 
-    `found` has causes, each with the text's probability of equal tokens.
+    Args:
+        found: causes, each with the text's probability of equal tokens.
+        printed: numbers of the log.
+        alone: causes that explain the log without another text, by kind. They are yielded instead.
     """
     kinds: dict[str, list[tuple[float, Cause]]] = {}
     for kappa, cause in found:
@@ -184,11 +190,18 @@ def nearest_with_texts(found: Sequence[tuple[float, Cause]], printed: LogLine) -
     for pairs in kinds.values():
         fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
         fits.sort(key=lambda pair: pair[1].distance(printed))
-        nearest = fits[0][1]
-        numbers = [float(number) for _, cause in fits for number in _NUMBERS.findall(cause.words)[:1]]
-        words = _NUMBERS.sub(_range(numbers or [0.0]), nearest.words, count=1)
-        text = _range([kappa for kappa, _ in fits])
-        yield replace(nearest, words=f"{words}{WITH_TEXT}{text}", tried=sum(cause.tried for _, cause in pairs))
+        nearest, tried = fits[0][1], sum(cause.tried for _, cause in pairs)
+        numbers = [[float(number) for number in _NUMBERS.findall(cause.words)] for _, cause in fits]
+        free = [{*values} for values in zip(*numbers, strict=True) if len({*values}) > 1]
+        is_one = len(free) == 1 and len({*numbers[0]}) == len(numbers[0]) and free[0] == {row[0] for row in numbers}
+        if by_itself := alone.get(nearest.kind):
+            other = f" ({min(free[0]):.15g} to {max(free[0]):.15g} with other texts: --text FILE)" if is_one else ""
+            yield replace(by_itself, words=by_itself.words + other, tried=tried)
+            continue
+        words = nearest.words
+        if is_one:
+            words = _NUMBERS.sub(_range([row[0] for row in numbers]), words, count=1)
+        yield replace(nearest, words=f"{words}{WITH_TEXT}{_range([kappa for kappa, _ in fits])}", tried=tried)
 
 
 def _range(numbers: Sequence[float]) -> str:

@@ -206,12 +206,15 @@ class Theory:
             except ValueError:  # no rule, or over the budget
                 missing.append(words)
 
-    def with_texts(self, healthy: Cause, texts: Sequence[Cause], others: Sequence[Cause], read: Reading) -> list[Cause]:
+    def with_texts(
+        self, healthy: Cause, texts: Sequence[Cause], others: Sequence[Cause], read: Reading, alone: Mapping[str, Cause]
+    ) -> list[Cause]:
         """Return each kind of cause with the known text with which it is nearest to a log.
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
         tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
-        deviation of a quarter of the usual range: 19 of 20 batches lie within it.
+        deviation of a quarter of the usual range: 19 of 20 batches lie within it. A text that explains the log by
+        itself needs no cause.
 
         Args:
             healthy: prediction for the network itself.
@@ -219,25 +222,27 @@ class Theory:
                 repeat the previous one lower the loss of tied embeddings.
             others: networks with other weights.
             read: the log.
+            alone: causes that explain the log without another text, by kind.
         """
         if self.law is None:
             return []
         (least, most, largest), pairs = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
         step, loss = math.log(most / least) / (_TEXTS - 1), read.line.loss or math.inf
-        own = min((healthy, *texts), key=lambda each: abs(each.line.loss - loss))
-        further = (least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))).round(4)
-        for kappa in (round(self.law.across, 4), *further):
+        nearest = min((healthy, *texts), key=lambda each: abs(each.line.loss - loss))
+        further = least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))
+        for kappa in (round(self.law.across, 4), *np.minimum(further, largest).round(4)):
             lines = [
                 _at_repeats(self.stack, line, kappa / self.law.across)
-                for line in (replace(healthy.line, loss=own.line.loss), *(each.line for each in others))
+                for line in (replace(healthy.line, loss=nearest.line.loss), *(each.line for each in others))
             ]
             causes = [
                 *(replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0),
                 *logging_causes(lines[0], read, self.stack, self.batch),
             ]
             off = 0.0 if kappa == round(self.law.across, 4) else _text_off(kappa, least, most)
-            pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
-        return [*nearest_with_texts(pairs, read.line)]
+            if not Cause("", lines[0]).explains(read.line):
+                pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
+        return [*nearest_with_texts(pairs, read.line, alone)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a known text that explains a log; without a prediction, add it to `missing`."""
@@ -335,11 +340,16 @@ def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
     The loss varies by labels that agree, weighted by the correlation of their positions. Labels agree with probability
     kappa. Positions whose words agree are correlated most; two words in a row agree with probability kappa² if words
     are independent, and at most kappa. So the standard deviation grows like a power of kappa between 1/2 and 1; this
-    estimate is the larger one. In eight texts it grew like the powers 0.60 to 0.81.
+    estimate is the larger one. In eight texts it grew like the powers 0.60 to 0.81. If all positions and labels agree,
+    it is the standard deviation s of one logit. Gaussian logits have the loss ln V + s²/2.
     """
     there = multiplied(line, 1.0, times_of_repeats(stack, line, times))
+    of_logit = math.sqrt(max(0.0, 2.0 * (line.loss - math.log(stack.vocab))))
     return replace(
-        there, loss_deviation=line.loss_deviation * max(times, times**0.5),
+        there,
+        loss_deviation=line.loss_deviation * times**0.5 if times < 1.0 else max(
+            line.loss_deviation, min(of_logit, line.loss_deviation * times)
+        ),
         norm_deviation=math.hypot(there.norm_deviation, _OF_ESTIMATE * there.norm),
     )  # fmt: skip
 

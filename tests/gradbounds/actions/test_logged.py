@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradbounds import progress
-from gradbounds.actions import logged, logged_theory
+from gradbounds.actions import logged, logged_causes, logged_theory
 from gradbounds.actions.first_line import FirstLine, first_line
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
@@ -263,7 +263,7 @@ def test_a_factor_and_a_text_at_once(loss, norm, lower, first):
     double = Cause("all weights have twice their standard deviation", replace(start, loss=10.93))
     log, healthy = LogLine(loss, 10.0 * norm), Cause(", next to", start)
     texts = theory.with_texts(
-        healthy, [Cause("a text", replace(start, loss=10.85 - lower))] * (lower > 0), [double], Reading(log)
+        healthy, [Cause("a text", replace(start, loss=10.85 - lower))] * (lower > 0), [double], Reading(log), {}
     )
     alone = Cause("the gradient is added up over 4 accumulation steps or devices", replace(start, norm_deviation=9.0))
     lines = logged._off_lines(healthy, log, [*sorted(texts, key=lambda cause: cause.distance(log)), alone], [])
@@ -273,6 +273,34 @@ def test_a_factor_and_a_text_at_once(loss, norm, lower, first):
         float(low) < 0.0075 * 1.371**2 < float(high or 1.0) and "numbers, next to (" in lines[1] and len(printed) == 1
     )
     assert sum(line.startswith("  the gradient is added up") for line in lines) <= 1
+    by_itself = theory.with_texts(healthy, [], [], Reading(log), {alone.kind: alone})
+    assert not any(logged_causes.WITH_TEXT in each.words for each in by_itself if each.kind == alone.kind)
+    assert [each.kind for each in by_itself].count(alone.kind) == 1
+
+
+def test_a_range_is_of_one_number_and_a_text_needs_no_cause():
+    """Two numbers of a cause change together, so that one range would not describe it."""
+    line = FirstLine(10.85, 0.01, 20.0, 0.4)
+    of_devices = "the norm counts {0} times the parameters that {0} devices share"
+    pairs = [(kappa, Cause(of_devices.format(count), line)) for kappa, count in ((0.01, 4), (0.02, 8))]
+    alone = {pairs[0][1].kind: pairs[1][1]}
+    (one,) = logged_causes.nearest_with_texts(pairs, LogLine(10.85, 20.0), {})
+    assert one.words.startswith(f"{of_devices.format(4)}, with a text (--text FILE) in which")
+    (plain,) = logged_causes.nearest_with_texts(pairs, LogLine(10.85, 20.0), alone)
+    assert plain.words == of_devices.format(8)
+    sums = [(kappa, Cause(f"sum over {count}", line)) for kappa, count in ((0.01, 4), (0.02, 8))]
+    (plain,) = logged_causes.nearest_with_texts(sums, LogLine(10.85, 20.0), {sums[0][1].kind: sums[0][1]})
+    assert plain.words == "sum over 4 (4 to 8 with other texts: --text FILE)" and plain.kind == sums[0][1].kind
+    law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
+    theory = logged_theory.Theory(Stack(vocab=50257), 512, Description(), law, None, Budget.of("1m", None))
+    log = LogLine(10.85, 10.0 * (0.0257 / law.across) ** 0.5)
+    same = Cause("the vocabulary is padded to 50304", start)
+    padded = [
+        each for each in theory.with_texts(Cause("", start), [], [same], Reading(log), {}) if each.kind == same.kind
+    ]
+    assert padded and not padded[0].explains(log), "the text alone explains the log"
+    wide = logged_theory._at_repeats(Stack(vocab=50257), start, 40.0)
+    assert wide.loss_deviation == pytest.approx((2.0 * (10.85 - math.log(50257))) ** 0.5), "a logit's deviation"
 
 
 def test_twice_the_deviation_of_all_weights_is_twice_the_initializer_range():
