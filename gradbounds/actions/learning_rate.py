@@ -170,8 +170,9 @@ def predict_rate(
     }
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
     table = pd.DataFrame([step.row() for step in steps])
-    known = f", {evidence(stack, [scale or 0.0])}" * any(math.isfinite(high) for _, high in limits.values())
-    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times, masked)[2]
+    source = "" if scale is None else evidence(stack, [scale], times, masked)
+    known = f", {source}" * any(math.isfinite(high) for _, high in limits.values())
+    far, rises = known * (is_far := source == "extrapolated"), measured_rates(stack, times, masked)[2]
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
@@ -183,7 +184,7 @@ def predict_rate(
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(
-                _measured(stack, alone, times, masked) * bool(alone), _exact(rises, alone), stack, scale
+                _measured(stack, alone, times, masked) * bool(alone), _exact(rises, alone), stack, scale, is_far=is_far
             ),
             *slowed, *_muon_lines(stack, adamw_rate) * ("muon" in optimizers), *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
@@ -289,9 +290,8 @@ def _verdicts(
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None) -> list[str]:
+def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None, *, is_far: bool) -> list[str]:
     """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    is_far = scale is not None and evidence(stack, [scale]) == "extrapolated"
     far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
     return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
