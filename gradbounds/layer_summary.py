@@ -398,9 +398,8 @@ def share_rows(
         reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
     elif grows and layer:
         layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)"
-    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
-    if stack.embeddings == "tied":
-        shares = shares.replace("output matrix", "tied embedding")
+    head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
+    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     if (
         reasons_of and squares.get(reasons_of[0].split()[1].strip(","), 0.0) < descending[0][1] / 2
     ):  # others have the norm

@@ -310,9 +310,16 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, other reasons, and
-    # the names of parameters, in this order.
+    # the names of parameters, in this order. Without SGD's rate, the row above it names the command that prints it.
     dropped = ("  SGD ", "  why W", "  why ")
-    kept = [[row for row in rows if not row.startswith(dropped[:count])] for count in range(len(dropped) + 1)]
+    kept = [
+        [
+            row.replace("; yours:", "; with SGD:" if count else "; yours:")
+            for row in rows
+            if not row.startswith(dropped[:count])
+        ]
+        for count in range(len(dropped) + 1)
+    ]
     for each in (*(_with_parameters(chosen, notes) for chosen in kept), kept[-1]):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
@@ -401,8 +408,9 @@ def rate_range(
 def evidence(stack: Stack, scales: Sequence[float], multiplier: float = 1.0, masked: float = 0.0) -> str:
     """Name the evidence for the range of a critical rate, by the arguments of `rate_range`; "" if none was measured."""
     low, high = MEASURED_SCALES.get(stack.placement, (0.0, math.inf))
-    words = "in 9 of 10 networks" if low <= min(scales) and max(scales) <= high else "extrapolated"
-    return words * bool(measured_rates(stack, multiplier, masked)[1])
+    return ("in 9 of 10 networks" if low <= min(scales) and max(scales) <= high else "extrapolated") * bool(
+        measured_rates(stack, multiplier, masked)[1]
+    )
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
