@@ -266,11 +266,19 @@ def test_muons_words_are_those_of_measured_networks(capsys):
     assert curvatures in said and near >= 0.8 * len(plain)
     flags = "--learning-rate 1e-4 --optimizer muon --mask causal --width 64 --vocab 128 --batch 4 --text zipf:1".split()
     printed = {}
-    for network in ("post", "peri", "deepnorm", "pre", "pre --ffn gated --activation silu", "pre --adamw-rate 1e-5"):
+    for network in (
+        *("post", "peri", "deepnorm", "pre", "pre --ffn gated --activation silu"),
+        *("pre --adamw-rate 2e-6", "pre --adamw-rate 2e-6 --dry-run"),
+        *("pre --adamw-rate 1e-6", "post --adamw-rate 1e-5"),
+    ):
         printed[network] = " ".join(output(capsys, "--placement", *network.split(), "--depth", "2", *flags).split())
         alone = "adamw" not in network
-        assert ("causal Pre-LN, logits changed by 0.5" in printed[network]) == (network.startswith("pre") and alone)
-        assert ("layers and the output matrix, with the learning rate R as torch" in printed[network]) == alone
+        expected = {
+            "causal Pre-LN, logits changed by 0.5": network.startswith("pre") and alone,
+            "layers and the output matrix, with the learning rate R as torch": alone,
+            "Muon with AdamW at ": not alone, "Extrapolated: at ratios": network in [*printed][7:],
+        }  # fmt: skip
+        assert {words: words in printed[network] for words in expected} == expected
         assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
     mixed = json.loads((FOLDER / "mixed-steps.json").read_text(encoding="utf-8"))["networks"]
     plain, gated = (
@@ -279,7 +287,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
     )
     assert (
         f"rates were {plain} times the predicted ones in 16 causal Pre-LN networks with plain units, and {gated} times"
-        in printed["pre --adamw-rate 1e-5"]
+        in printed["pre --adamw-rate 2e-6"]
     )
     assert (
         f" ({ends(drawn('masked bert'), 'critical_rate')} times in {len(drawn('masked bert'))} BERTs "
