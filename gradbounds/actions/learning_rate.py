@@ -119,7 +119,7 @@ def predict_rate(
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
-    With `adamw_rate`, Muon's step is a mix: AdamW trains the output matrix at that learning rate.
+    With `adamw_rate`, at most 0.3 times `rate`, Muon's step is a mix: AdamW trains the output matrix at that rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
