@@ -85,9 +85,11 @@ def layer_lines(
     absent = absent_from_first(stack, table)
     lost = [name for name in matrices(table) if name in known and name not in (*gradients, *absent)]
     missing = {"unknown (sampling error)": lost, "not in layer 1": absent}
-    sizes = "rms {:.3g} after layer 1, {:.3g} after {}"
-    if stack.composition.stream_norm:
-        sizes = "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
+    sizes = (
+        "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
+        if stack.composition.stream_norm
+        else "rms {:.3g} after layer 1, {:.3g} after {}"
+    )
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
         count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
@@ -135,10 +137,12 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; balancing loss, not included above: {added} ({change})"
-    left_out *= stack.router_scores == "softmax" and weight != 0
-    most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, "
-    most *= bool(loads.max() > 1.1 * max(loads[[0, -1]]))
+    left_out = f"; balancing loss, not included above: {added} ({change})" * (
+        stack.router_scores == "softmax" and weight != 0
+    )
+    most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, " * bool(
+        loads.max() > 1.1 * max(loads[[0, -1]])
+    )
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
     rare = f"; about {(few := rarely_chosen(stack, loads[-1])):.0f} of {stack.experts} get under {even / 10:.1%}"
     is_uneven = bool(loads.max() > 2 * even)
@@ -394,9 +398,8 @@ def share_rows(
         reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
     elif grows and layer:
         layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)"
-    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding")
-    if stack.embeddings == "tied":
-        shares = shares.replace("output matrix", "tied embedding")
+    head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
+    shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     if (
         reasons_of and squares.get(reasons_of[0].split()[1].strip(","), 0.0) < descending[0][1] / 2
     ):  # others have the norm
@@ -445,12 +448,12 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
         of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
-            f"router weights make the backward signal at W2 {times} smaller than at {first}"
+            f"the backward signal shrinks {times} on its way through {first} to {other}"
+            if _FED_BY.get(other) == first
+            else f"router weights make the backward signal at W2 {times} smaller than at {first}"
             if scale.stack.experts and other == "W2"
-            else f"the backward signal at {first}'s output is {times} that at {other}'s"
+            else f"the backward signal at {first}'s output is {times} that at {other}"
         )
-        if _FED_BY.get(other) == first:
-            reason = f"the backward signal shrinks {times} on its way through {first} to {other}"
         if abs(power) < _SIMPLE:
             reason = of_inputs
         if min(abs(power), abs(power - 1.0)) < _SIMPLE:

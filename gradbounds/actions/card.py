@@ -312,9 +312,16 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, other reasons, and
-    # the names of parameters, in this order.
+    # the names of parameters, in this order. Without SGD's rate, the row above it names the command that prints it.
     dropped = ("  SGD ", "  why W", "  why ")
-    kept = [[row for row in rows if not row.startswith(dropped[:count])] for count in range(len(dropped) + 1)]
+    kept = [
+        [
+            row.replace("; yours:", "; with SGD:" if count else "; yours:")
+            for row in rows
+            if not row.startswith(dropped[:count])
+        ]
+        for count in range(len(dropped) + 1)
+    ]
     for each in (*(_with_parameters(chosen, notes) for chosen in kept), kept[-1]):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
@@ -393,13 +400,19 @@ def rate_range(
         masked: share of masked words.
     """
     low, high = measured_rates(stack, multiplier, masked)[1].get(optimizer, (0.0, math.inf))
-    return (min(low, 1.0 / _ROUGH), max(high, _ROUGH)) if evidence(stack, scales) == "extrapolated" else (low, high)
+    return (
+        (min(low, 1.0 / _ROUGH), max(high, _ROUGH))
+        if evidence(stack, scales, multiplier, masked) == "extrapolated"
+        else (low, high)
+    )
 
 
-def evidence(stack: Stack, scales: Sequence[float]) -> str:
-    """Name the evidence for the range of a network's critical rate, by the factors of `rate_range`."""
+def evidence(stack: Stack, scales: Sequence[float], multiplier: float = 1.0, masked: float = 0.0) -> str:
+    """Name the evidence for the range of a critical rate, by the arguments of `rate_range`; "" if none was measured."""
     low, high = MEASURED_SCALES.get(stack.placement, (0.0, math.inf))
-    return "in 9 of 10 networks" if low <= min(scales) and max(scales) <= high else "extrapolated"
+    return ("in 9 of 10 networks" if low <= min(scales) and max(scales) <= high else "extrapolated") * bool(
+        measured_rates(stack, multiplier, masked)[1]
+    )
 
 
 def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
@@ -447,7 +460,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": "unknown: theory's estimate of the gain or of the curvature is not positive here"}
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {view}"}
-    return {"positions": count, "kernel_scale": scale, "evidence": evidence(stack, scales)} | {
+    return {"positions": count, "kernel_scale": scale, "evidence": evidence(stack, scales, *kind)} | {
         name: {
             "rate": rate,
             "low": (low := rate * fewer[name] * ranges[name][0]) or None,

@@ -50,6 +50,7 @@ _RUNS = (
 )
 _RAMPS = "{1} of {2} ramps of up to 100 steps that blew up did so at {0:g} times step 1's critical rate or above."
 _MOST = 1e100  # learning rate, whose square is finite
+_MIXED = (0.02, 0.3)  # measured ratios of AdamW's to Muon's learning rate
 # The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix. It
 # holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
 # small changes of logits and weights.
@@ -64,6 +65,7 @@ class RateOfStep:
     """The predicted effect of an optimizer's first step at one learning rate."""
 
     optimizer: Optimizer
+    title: str
     rate: float
     step: BatchStep
     limits: tuple[float, float]  # of the critical rate, divided by the predicted one; (0, inf) if unknown
@@ -117,7 +119,7 @@ def predict_rate(
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
-    With `adamw_rate`, Muon's step is a mix: AdamW trains the output matrix at that learning rate.
+    With `adamw_rate`, at most 0.3 times `rate`, Muon's step is a mix: AdamW trains the output matrix at that rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -125,14 +127,17 @@ def predict_rate(
     """
     check_count("batch", batch, 1)
     check_count("warmup_steps", 1 if warmup_steps is None else warmup_steps, 1)
-    for name, number, least, most in (
-        ("learning_rate", rate, 1e-100, _MOST), ("adam_epsilon", epsilon, 0.0, _MOST),
-        ("adamw_rate", adamw_rate or 0.0, 0.0, 1e6 * rate),  # so that squares are finite
-    ):  # fmt: skip
-        if not least <= number <= most:
-            raise ValueError(f"{name} must be a number from {least:g} to {most:g}, got {number!r}.")
     if adamw_rate is not None and "muon" not in optimizers:
         raise ValueError(f"adamw_rate requires the optimizer muon, got {' '.join(optimizers)}.")
+    for name, number, least, most, reason in (
+        ("learning_rate", rate, 1e-100, _MOST, ""), ("adam_epsilon", epsilon, 0.0, _MOST, ""),
+        (
+            "adamw_rate", adamw_rate or 0.0, 0.0, (1.0 + 1e-9) * _MIXED[1] * rate,
+            f" ({_MIXED[1]:g} times learning_rate, the largest measured)",
+        ),
+    ):  # fmt: skip
+        if not least <= number <= most:
+            raise ValueError(f"{name} must be a number from {least:g} to {most:g}{reason}, got {number!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
     if has_own_rates(notes):
@@ -146,14 +151,16 @@ def predict_rate(
     cost = cost_of_steps(stack, [*solved], batch)
     if of_text is not None:
         cost += quick_cost(stack, of_text, None)
-    names = ", ".join(map(NAMES.__getitem__, optimizers))
+    ratio = None if adamw_rate is None else adamw_rate / rate
+    titles = NAMES if ratio is None else NAMES | {"muon": f"{NAMES['muon']} with AdamW at {ratio * first:.3g}"}
+    names = ", ".join(map(titles.__getitem__, optimizers))
     if plan:
         what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
         moves = batch_steps(
             stack, optimizers, batch, law, multiplier=times, masked=masked,
-            adam_ratio=None if adamw_rate is None else adamw_rate / rate,
+            adam_ratio=ratio,
         )  # fmt: skip
         given = vectors_of(stack, notes, of), epsilon, notes
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
@@ -168,24 +175,29 @@ def predict_rate(
         name: (0.0, math.inf) if scale is None or name not in alone else rate_range(stack, [scale], name, times, masked)
         for name in moves
     }
-    steps = [RateOfStep(name, first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()]
+    steps = [
+        RateOfStep(name, titles[name], first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()
+    ]
     table = pd.DataFrame([step.row() for step in steps])
-    known = f", {evidence(stack, [scale or 0.0])}" * any(math.isfinite(high) for _, high in limits.values())
-    far, rises = known * known.endswith("extrapolated"), measured_rates(stack, times, masked)[2]
+    source = "" if scale is None else evidence(stack, [scale], times, masked)
+    known = f", {source}" * any(math.isfinite(high) for _, high in limits.values())
+    networks, ranges, rises = measured_rates(stack, times, masked)
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, far=far), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, far=known * (source == "extrapolated")), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, f"range{known}", stack), "",
             *_evidence_lines(
-                _measured(stack, alone, times, masked) * bool(alone), _exact(rises, alone), stack, scale
+                _measured(networks, ranges, alone) * bool(alone), _exact(rises, alone), stack, scale,
+                is_far=source == "extrapolated",
             ),
-            *slowed, *_muon_lines(stack, adamw_rate) * ("muon" in optimizers), *drawn_lines(notes, others=False),
+            *slowed, *_muon_lines(stack, ratio, is_measured="muon" in ranges) * ("muon" in optimizers),
+            *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
         ],
     )  # fmt: skip
@@ -240,9 +252,7 @@ def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str
         is_close = each.limits[0] >= _CLOSE and (each.optimizer, stack.ffn) != ("muon", "gated")
         falls = f"{change:+.3g}{f' +- {error:.1g}' * is_close}" if each.region != _BEYOND else each.sign
         ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
-        rows.append(
-            (NAMES[each.optimizer], falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})")
-        )
+        rows.append((each.title, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
     return table_lines(head, rows)
 
 
@@ -279,7 +289,7 @@ def _verdicts(
         elif early >= 1.0 and warmup_steps:
             plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
         lines.append(
-            f"{NAMES[each.optimizer]}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
+            f"{each.title}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
             f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}{far}).{plan}"
         )
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
@@ -289,16 +299,14 @@ def _verdicts(
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None) -> list[str]:
+def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None, *, is_far: bool) -> list[str]:
     """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    is_far = scale is not None and evidence(stack, [scale]) == "extrapolated"
     far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
     return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
-def _measured(stack: Stack, optimizers: Sequence[Optimizer], multiplier: float, masked: float) -> str:
+def _measured(networks: str, ranges: Ranges, optimizers: Sequence[Optimizer]) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
-    networks, ranges, _ = measured_rates(stack, multiplier, masked)
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
         return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
@@ -321,13 +329,16 @@ def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
     )
 
 
-def _muon_lines(stack: Stack, adamw_rate: float | None) -> list[str]:
-    """State the measured errors of Muon's numbers for the placement, and which matrices it changes."""
+def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> list[str]:
+    """State the measured errors of Muon, or of its mix with AdamW at a ratio of rates, and which matrices it changes.
+
+    `is_measured` is whether such networks were measured with Muon.
+    """
     output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
     sentences = (
         (_MUON.get(stack.placement, ""), _OF_MUON.format(output))
-        if adamw_rate is None
-        else (_OF_MIX.format(output, adamw_rate),)
+        if ratio is None
+        else (_OF_MIX.format(output, "At" if is_measured and round(ratio, 9) >= _MIXED[0] else "Extrapolated: at"),)
     )
     return [line for words in sentences for line in textwrap.wrap(words, 118)]
 
@@ -361,8 +372,8 @@ _OF_MUON = (
 # The numbers are from tests/evidence/mixed-steps.json. Those with all of AdamW's parameters are from two networks each
 # of transformers' Llama, GPT-2 and GPT-NeoX, with width 256, four layers and 8 sequences of 64 tokens.
 _OF_MIX = (
-    f"Muon's step covers all matrices of the layers{_SCALED}AdamW's step covers {{}} at {{:g}}. The critical rate is "
-    "Muon's, at this ratio of both rates. At ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the "
+    f"Muon's step covers all matrices of the layers{_SCALED}AdamW's step covers {{}}. The critical rate is "
+    "Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the "
     "predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If "
     "AdamW also trains biases, norm gains and other tables, as usual, the rate is lower: in six networks, it was 0.84 "
     "to 0.89 times as large at the ratio 0.02, and 0.28 to 0.35 times at 0.3."

@@ -73,8 +73,8 @@ BAD = [
         "--adamw-rate requires the optimizer muon, got sgd adam.",
     ),
     (
-        ("predict", "--like", "gpt2", "--learning-rate", "1", "--optimizer", "muon", "--adamw-rate", "-1"),
-        "--adamw-rate must be a number from 0 to 1e+06, got -1.0.",
+        ("predict", "--like", "gpt2", "--learning-rate", "1", "--optimizer", "muon", "--adamw-rate", "0.31"),
+        "--adamw-rate must be a number from 0 to 0.3 (0.3 times --learning-rate, the largest measured), got 0.31.",
     ),
     (("predict", "--logged", "log"), "--logged requires --batch or --like or --config, got"),
     (("predict", "--like", "gpt2", "--logged", "a", "b", "--dry-run"), "--dry-run cannot be combined with two logs"),

@@ -228,7 +228,9 @@ class BatchStep:
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
         optimizers have a fixed size, so that their gain is linear in its root.
         The noise and the own parts of Muon's step are not shared, and their gain keeps its size. So does the change of
-        every position by a polar step, and with it Muon's curvature.
+        every position by a polar step, and with it Muon's curvature. In a mix, Adam's part of the change is linear in
+        the root, but the mix's curvature is kept. Its measured error includes this, for rates of Adam up to 0.3 times
+        Muon's; at larger ones the curvature is too large or too small by up to the factor.
 
         Args:
             scale: factor of the tangent kernel.
