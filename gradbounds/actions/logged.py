@@ -216,19 +216,19 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    beyond = all(each.text_off > 2.0 for each in texts)  # 19 of 20 batches of usual texts are nearer
-    words = "no English text, but one as repetitive as code" if beyond else "a usual text"
-    doubts = (
-        any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing and not far,
-        printed.step is None and off < -BEYOND,
-    )  # fmt: skip
-    lines = [
-        *_off_lines(healthy, printed, ranked, [each.format(words) for each in itertools.compress(_DECIDING, doubts)]),
-        *far,
-    ]
+    doubts = _doubts(texts, is_missing=is_missing and not far, is_late=printed.step is None and off < -BEYOND)
+    lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
     if missing:
         lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
-    return None if any(doubts) else False, lines, ranked
+    return None if doubts else False, lines, ranked
+
+
+def _doubts(texts: Sequence[Cause], *, is_missing: bool, is_late: bool) -> list[str]:
+    # Name the measurements that decide an undecided verdict.
+    beyond = all(each.text_off > 2.0 for each in texts)  # 19 of 20 batches of usual texts are nearer
+    words = "no English text, but one as repetitive as code" if beyond else "a usual text"
+    kinds = any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing, is_late
+    return [each.format(words) for each in itertools.compress(_DECIDING, kinds)]
 
 
 def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> list[str]:
