@@ -316,7 +316,7 @@ def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     dropped = ("  SGD ", "  why W", "  why ")
     kept = [
         [
-            row.replace("; yours:", "; with SGD:" if count else "; yours:")
+            row.replace("; yours:", "; yours, SGD:" if count else "; yours:")
             for row in rows
             if not row.startswith(dropped[:count])
         ]
@@ -438,8 +438,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
-        reason = f"it takes {takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
-        return {"no_rule": f"omitted, because {reason}: {view}"}
+        reason = f"{takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
+        return {"no_rule": f"not on this card ({reason}): {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
@@ -526,7 +526,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
     others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f", scaled by depth; transformers {versions} omits that: --depth-scaling none" for versions in older]
+    others += [f", scaled by depth; if transformers is {versions}: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
     return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
@@ -623,10 +623,12 @@ def _rate_text(ends: Mapping[str, float | None]) -> str:
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
     if ends["rises"] is None:
-        return f"lowers the loss up to {low} (theory); losses were not sampled; critical: {low} to {high}"
+        return f"loss falls at rates up to {low} (theory); losses were not sampled; critical: {low} to {high}"
     if not ends["rises"]:
         return f"no rate is known to be safe: some sampled losses rose below the critical rate {low} to {high}"
-    theory = f"lowers the loss up to {low} (theory), " * (ends["rises"] >= ends["low"]) or "lowers the loss up to "
+    theory = (
+        f"loss falls at rates up to {low} (theory), " * (ends["rises"] >= ends["low"]) or "loss falls at rates up to "
+    )
     return f"{theory}{rises} (all samples); critical: {low} to {high}"
 
 

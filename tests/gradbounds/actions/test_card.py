@@ -138,7 +138,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert rises == pytest.approx(RISES["pre"][row["optimizer"]][0] * low), "multiples of the network's own rate"
         fell = f"{rises:{'.1e' if rises < 1e-3 else '.2g'}}"
         assert words == (
-            f"lowers the loss up to {printed[0]} (theory), {fell} (all samples);"
+            f"loss falls at rates up to {printed[0]} (theory), {fell} (all samples);"
             if rises
             else "no rate is known to be safe: some sampled losses rose below the"
         )
@@ -333,10 +333,10 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
     words = {
-        4.0: "lowers the loss up to 1 (theory), 4 (all samples); critical: 1 to 1",
-        0.5: "lowers the loss up to 0.5 (all samples); critical: 1 to 1",
+        4.0: "loss falls at rates up to 1 (theory), 4 (all samples); critical: 1 to 1",
+        0.5: "loss falls at rates up to 0.5 (all samples); critical: 1 to 1",
         0.0: "no rate is known to be safe: some sampled losses rose below the critical rate 1 to 1",
-        None: "lowers the loss up to 1 (theory); losses were not sampled; critical: 1 to 1",
+        None: "loss falls at rates up to 1 (theory); losses were not sampled; critical: 1 to 1",
     }
     assert [card._rate_text(known["adam"] | {"rises": rises}) for rises in words] == [*words.values()]
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
@@ -363,7 +363,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "evidence": card.evidence(Stack(placement="output"), [1.0])
     }
     *_, head, rate = card._fitted(["row"] * 16 + card._rate_lines(known), [])
-    assert head.endswith(" to R); with SGD: --learning-rate R --warmup-steps N"), "SGD's rate has no room"
+    assert head.endswith(" to R); yours, SGD: --learning-rate R --warmup-steps N"), "SGD's rate has no room"
     assert rate.endswith(" critical rate 2; its error is not measured in such networks")
 
 
@@ -406,7 +406,7 @@ def test_a_card_says_what_it_leaves_out(capsys):
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
     assert value_of(lines, "gradient norm").endswith(" theory)")
-    assert value_of(lines, "Learning rate of step 1: omitted, because it takes ").endswith(" --learning-rate R")
+    assert value_of(lines, "Learning rate of step 1: not on this card (").endswith(" --learning-rate R")
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
     assert any(line.startswith("Learning rate of step 1: for one seq") for line in card["lines"])
