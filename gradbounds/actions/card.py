@@ -556,6 +556,9 @@ def _verdict(
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
     is_mended, all_layers = change is not None and change.is_for_all, "".join(layers)
     first = "keep this initialization, as far as step 1 shows" + "; experts are uneven" * ("uneven: " in all_layers)
+    slow = re.search(r"W\w+ ~(\S+)x(?= by AdamW's epsilon)", all_layers)
+    if slow and float(slow[1]) < 0.5:
+        first = f"keep this initialization, but lower AdamW's epsilon ({slow[0]})"
     if not has_step:
         first = "one sequence gives no reason to change this initialization"
     if is_mended or "alike tokens" in all_layers:

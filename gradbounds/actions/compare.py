@@ -377,7 +377,7 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     )  # fmt: skip
     safer, other = names if times < 1 else names[::-1]
     advice = (
-        "This rate is a reason against the change." if times < 1
+        "With the same warm-up, this rate is a reason against the change." if times < 1
         else "Try the change if early steps blow up; otherwise, this rate is no reason for it."
     )  # fmt: skip
     return (

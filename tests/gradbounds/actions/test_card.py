@@ -638,7 +638,8 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
     both = said(0.63, 1.0, 2.0, 2.0, 3.0, peri)
     assert both.startswith(
         "AdamW: Pre-LN has the safer first step, with a critical rate 8x as large (beyond its error, 3x); to start as "
-        "far below its own, Peri-LN needs a linear warm-up 8x as long. This rate is a reason against the change. "
+        "far below its own, Peri-LN needs a linear warm-up 8x as long. With the same warm-up, this rate is a reason "
+        "against the change. "
         "Gain: output norms, which bound what branches add in all steps; more even layers (SGD). Cost: AdamW's "
         "critical rate 0.12x (beyond its error, 3x); largest cosine of two tokens 0.11 -> 0.63. AdamW, Muon: "
     )
@@ -772,6 +773,8 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert [row[:18].strip() for row in rows] == ["if you use SGD", "option"]
     verdicts = [card._verdict(each, [])[0].partition(". ")[0] for each in (change, alike, replace(alike, cosine=0.95))]
     of_one, uneven_experts = card._verdict(None, [], has_step=False, has_loss=False), card._verdict(None, ["uneven: "])
+    slowed = [card._verdict(None, [f"(WQ ~{factor}x by AdamW's epsilon)"])[0] for factor in (0.02, 0.7)]
+    assert ["but lower AdamW's epsilon (WQ ~0.02x)" in each for each in slowed] == [True, False]
     assert of_one[0].endswith("one sequence gives no reason to change this initialization") and (
         "; experts are uneven. Your log: --logged FILE" in uneven_experts[0]
     )
