@@ -191,16 +191,15 @@ def nearest_with_texts(
         fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
         fits.sort(key=lambda pair: pair[1].distance(printed))
         nearest, tried = fits[0][1], sum(cause.tried for _, cause in pairs)
-        numbers = [[float(number) for number in _NUMBERS.findall(cause.words)] for _, cause in fits]
-        free = [{*values} for values in zip(*numbers, strict=True) if len({*values}) > 1]
-        is_one = len(free) == 1 and len({*numbers[0]}) == len(numbers[0]) and free[0] == {row[0] for row in numbers}
+        numbers = [_NUMBERS.findall(cause.words) for _, cause in fits]
+        free = [values for values in zip(*numbers, strict=True) if len({*values}) > 1]
+        is_one = len(free) == 1 and free[0] == tuple(row[0] for row in numbers)
         if by_itself := alone.get(nearest.kind):
-            other = f" ({min(free[0]):.15g} to {max(free[0]):.15g} with other texts: --text FILE)" if is_one else ""
+            ends = [*map(float, free[0])] if is_one else []
+            other = f" ({min(ends):.15g} to {max(ends):.15g} with other texts: --text FILE)" if is_one else ""
             yield replace(by_itself, words=by_itself.words + other, tried=tried)
             continue
-        words = nearest.words
-        if is_one:
-            words = _NUMBERS.sub(_range([row[0] for row in numbers]), words, count=1)
+        words = _NUMBERS.sub(_range([*map(float, free[0])]), nearest.words, count=1) if is_one else nearest.words
         yield replace(nearest, words=f"{words}{WITH_TEXT}{_range([kappa for kappa, _ in fits])}", tried=tried)
 
 

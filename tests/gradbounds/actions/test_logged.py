@@ -288,9 +288,11 @@ def test_a_range_is_of_one_number_and_a_text_needs_no_cause():
     assert one.words.startswith(f"{of_devices.format(4)}, with a text (--text FILE) in which")
     (plain,) = logged_causes.nearest_with_texts(pairs, LogLine(10.85, 20.0), alone)
     assert plain.words == of_devices.format(8)
-    sums = [(kappa, Cause(f"sum over {count}", line)) for kappa, count in ((0.01, 4), (0.02, 8))]
+    sums = [(kappa, Cause(f"sum over {count} in 5.14.1", line)) for kappa, count in ((0.01, 4), (0.02, 8))]
     (plain,) = logged_causes.nearest_with_texts(sums, LogLine(10.85, 20.0), {sums[0][1].kind: sums[0][1]})
-    assert plain.words == "sum over 4 (4 to 8 with other texts: --text FILE)" and plain.kind == sums[0][1].kind
+    assert (
+        plain.words == "sum over 4 in 5.14.1 (4 to 8 with other texts: --text FILE)" and plain.kind == sums[0][1].kind
+    )
     law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
     theory = logged_theory.Theory(Stack(vocab=50257), 512, Description(), law, None, Budget.of("1m", None))
     log = LogLine(10.85, 10.0 * (0.0257 / law.across) ** 0.5)
