@@ -56,6 +56,8 @@ _OF_BATCH = 0.70
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
 # The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's error.
 _TEXTS, _OF_ESTIMATE = 9, 0.05
+# The decrease of the squared distance that a cause must bring, as Akaike's criterion requires for one more number.
+_WORTH = 2.0
 # The standard deviations of all weights, and the factors by which they are tried.
 _DEVIATIONS, _STD_TIMES = (
     ("init_std", "query_key_scale", "embedding_scale", "output_scale"),
@@ -213,8 +215,8 @@ class Theory:
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
         tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
-        deviation of a quarter of the usual range: 19 of 20 batches lie within it. A text that explains the log by
-        itself needs no cause.
+        deviation of a quarter of the usual range: 19 of 20 batches lie within it. A cause must be nearer to the log
+        than its text alone.
 
         Args:
             healthy: prediction for the network itself.
@@ -240,8 +242,12 @@ class Theory:
                 *logging_causes(lines[0], read, self.stack, self.batch),
             ]
             off = 0.0 if kappa == round(self.law.across, 4) else _text_off(kappa, least, most)
-            if not Cause("", lines[0]).explains(read.line):
-                pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
+            most_off = math.hypot(*Cause("", lines[0]).offs(read.line)) ** 2 - _WORTH
+            pairs += [
+                (kappa, replace(cause, text_off=off))
+                for cause in causes
+                if math.hypot(*cause.offs(read.line)) ** 2 < most_off
+            ]
         return [*nearest_with_texts(pairs, read.line, alone)]
 
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
