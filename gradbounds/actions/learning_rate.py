@@ -158,10 +158,7 @@ def predict_rate(
         what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
         return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(
-            stack, optimizers, batch, law, multiplier=times, masked=masked,
-            adam_ratio=ratio,
-        )  # fmt: skip
+        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked, adam_ratio=ratio)
         given = vectors_of(stack, notes, of), epsilon, notes
         scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
     if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:

@@ -26,7 +26,7 @@ def test_a_stack_must_fit():
     (1 / 2.4, ["falls 79.6 times from the first to the last layer (limit: 60 times)"]),
 ])  # fmt: skip
 def test_a_stream_that_grows_beyond_what_its_layers_may_add_is_an_alarm(factor, said):
-    """Of 6 layers that multiply the energy, 52 and 80 times, where 60 are ten times as many as layers."""
+    """Six layers multiply the energy 52 and 80 times; 60 is ten times the number of layers."""
     linears = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64, bias=False)) for _ in range(6)))
     for (linear,) in linears:
         nn.init.orthogonal_(linear.weight, gain=factor**0.5)
