@@ -86,14 +86,7 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
         run for run, name in zip(runs, names, strict=True)
         if name not in known and not finished(run, texts, request.out)
     ]  # fmt: skip
-    priced = price_lines(design, len(left), seconds, request.device)
-    if tasks:
-        models = sum(run in design.fine_tuned for run in runs) + len(_one_of_each(runs))
-        # At most: windows are cut to the longest of a mini-batch.
-        updates = UPDATES * BATCH * model.length / (runs[0].updates * runs[0].batch_tokens)
-        longest = duration(seconds * updates * SEEDS * len(tasks) * models)
-        many = "s" * (len(tasks) > 1)
-        priced.append(f"Fine-tuning: {models} models, {len(tasks)} task{many}, {SEEDS} times each, {longest} at most.")
+    priced = [*price_lines(design, len(left), seconds, request.device), *_price_of_tasks(design, runs, tasks, seconds)]
     if dry_run:
         return Result(about="what pre-training takes", values={"takes": priced}, lines=priced)
     for line in priced:
@@ -118,6 +111,18 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
         verdicts=[*judge(rows, setting, size), *judge_downstream(tuned, setting, size)],
         figures={"losses": partial(pretraining_losses, rows)},
     )
+
+
+def _price_of_tasks(
+    design: Design, runs: Sequence[Pretraining], tasks: Sequence[Downstream], seconds: float
+) -> list[str]:
+    """What fine-tuning takes at most, in a line; none without tasks. Windows are cut to the longest of a mini-batch."""
+    if not tasks:
+        return []
+    models = sum(run in design.fine_tuned for run in runs) + len(_one_of_each(runs))
+    updates = UPDATES * BATCH * design.model.length / (runs[0].updates * runs[0].batch_tokens)
+    longest, many = duration(seconds * updates * SEEDS * len(tasks) * models), "s" * (len(tasks) > 1)
+    return [f"Fine-tuning: {models} models, {len(tasks)} task{many}, {SEEDS} times each, {longest} at most."]
 
 
 def command_of(request: BertRequest) -> str:

@@ -29,6 +29,9 @@ STABLE: tuple[Outcome, ...] = ("trained", "descended")
 
 # Of a run's losses: the share at its end that is averaged, and how near the uniform prediction's loss a plateau is.
 _END, _PLATEAU = 0.1, 0.95
+# A search goes up or down by the first factor, and ends where the rates around the limit have at most the second ratio,
+# or after so many runs.
+_STRIDE, _NEAR, _MOST = 3.0, 1.1, 30
 
 
 class SquaredLoss(nn.Module):
@@ -101,9 +104,7 @@ def squared(logits: Float[Tensor, "*positions vocab"], labels: Int[Tensor, "*pos
     return (logits - torch.nn.functional.one_hot(labels, logits.shape[-1])).square().sum(-1) / 2
 
 
-def networks(
-    stack: Stack, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> Networks:
+def networks(stack: Stack, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32) -> Networks:
     """The networks of `first_step_problem`, one for each seed.
 
     Raises:
@@ -116,11 +117,11 @@ def networks(
     problems = [first_step_problem(stack, seed=seed, dtype=dtype) for seed in seeds]
     models = [problem.model for problem in problems]
     roles = {
-        role: [torch.stack([m.get_parameter(name).detach() for m in models]).to(device) for name in names]
+        role: [torch.stack([m.get_parameter(name).detach() for m in models]) for name in names]
         for role, names in cast(StackModule, models[0]).names.items()
     }
-    inputs = torch.cat([problem.data[0][0]["x"] for problem in problems]).to(device)
-    return Networks(stack, roles, inputs, torch.stack([problem.data[0][1] for problem in problems]).to(device))
+    inputs = torch.cat([problem.data[0][0]["x"] for problem in problems])
+    return Networks(stack, roles, inputs, torch.stack([problem.data[0][1] for problem in problems]))
 
 
 def trained_losses(
@@ -180,17 +181,15 @@ def outcome(losses: Float[np.ndarray, " steps"], uninformed: float) -> Outcome:
     return "plateau" if end > _PLATEAU * uninformed else "trained"
 
 
+def _next_rate(low: float, high: float, start: float) -> float:
+    """The rate to try next between the largest stable and the smallest failed one; NaN for none yet."""
+    if np.isnan(high):
+        return start if np.isnan(low) else float(low * _STRIDE)
+    return float(high / _STRIDE if np.isnan(low) else (low * high) ** 0.5)
+
+
 def largest_stable_rates(
-    stack: Stack,
-    seeds: Sequence[int],
-    start: float,
-    *,
-    loss: Loss = "cross-entropy",
-    steps: int = 100,
-    near: float = 1.1,
-    stride: float = 3.0,
-    most: int = 30,
-    device: str = "cpu",
+    stack: Stack, seeds: Sequence[int], start: float, *, loss: Loss = "cross-entropy", steps: int = 100
 ) -> list[StableRate]:
     """The largest rate at which full-batch gradient descent is stable for many steps, of each of some networks.
 
@@ -205,11 +204,6 @@ def largest_stable_rates(
         loss: L, averaged over positions: "cross-entropy" in nats, or "squared", half the squared distance of logits to
             one-hot labels.
         steps: of a run.
-        near: the search of a network ends where the smallest rate that failed is so many times the largest that was
-            stable, or fewer; above 1.
-        stride: a factor above 1.
-        most: the number of runs of a network after which its search ends anyway.
-        device: "cpu", "cuda" or "cuda:N".
 
     Returns:
         One of each network, in the order of the seeds. Where a search found no stable rate, or none that fails, `rate`
@@ -230,21 +224,13 @@ def largest_stable_rates(
         raise ValueError(f"start must be a rate above 0, got {start}.")
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
-    all_of_them = networks(stack, seeds, device=device)
+    all_of_them = networks(stack, seeds)
     uninformed = uninformed_loss(stack.vocab, loss)
     low, high = np.full(len(seeds), np.nan), np.full(len(seeds), np.nan)
     failures, runs = [""] * len(seeds), np.zeros(len(seeds), dtype=int)
-
-    def next_rate(k: int) -> float:
-        if np.isnan(low[k]) and np.isnan(high[k]):
-            return start
-        if np.isnan(high[k]):
-            return float(low[k] * stride)
-        return float(high[k] / stride if np.isnan(low[k]) else (low[k] * high[k]) ** 0.5)
-
     # A search that has not ended: a comparison with NaN is false.
-    while left := [k for k in range(len(seeds)) if not high[k] <= near * low[k] and runs[k] < most]:
-        rates = np.array([next_rate(k) for k in left])
+    while left := [k for k in range(len(seeds)) if not high[k] <= _NEAR * low[k] and runs[k] < _MOST]:
+        rates = np.array([_next_rate(low[k], high[k], start) for k in left])
         losses = trained_losses(all_of_them.some(left), rates, steps=steps, loss=loss)
         for k, rate, curve in zip(left, rates, losses, strict=True):
             runs[k] += 1

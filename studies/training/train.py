@@ -66,22 +66,11 @@ class Training(NamedArrays):
 
 
 def train(
-    stack: Stack,
-    *,
-    steps: int,
-    learning_rate: float | Mapping[str, float],
-    draws: int,
-    seed: int,
-    optimizer: TrainingOptimizer = "sgd",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    factors: Sequence[float] | None = None,
-    batch: BatchName = "same",
-    engine: EngineName = "auto",
-    device: str = "cpu",
-    dtype: DtypeName = "float32",
-    text: str | Path | TextWindows | None = None,
-) -> Training:
+    stack: Stack, *, steps: int, learning_rate: float | Mapping[str, float], draws: int, seed: int,
+    optimizer: TrainingOptimizer = "sgd", momentum: float = 0.0, weight_decay: float = 0.0,
+    factors: Sequence[float] | None = None, batch: BatchName = "same", engine: EngineName = "auto",
+    device: str = "cpu", dtype: DtypeName = "float32", text: str | Path | TextWindows | None = None,
+) -> Training:  # fmt: skip
     """Independent random networks of a Stack, trained for some steps from initialization.
 
     The same arguments give the same numbers. With an engine that is named, fewer draws give the first draws of more,
