@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "tests": None,
     "studies": {
         "theory", "simulate", "checks", "figures", "gradbounds", "numpy", "scipy", "pandas", "torch", "matplotlib",
-        "sympy", "tyro", "jaxtyping", "sentencepiece", "curvlinops", "pyarrow", "rich",
+        "sympy", "tyro", "jaxtyping", "sentencepiece", "curvlinops", "pyarrow",
     },
     "bench": {
         "theory", "simulate", "checks", "figures", "gradbounds", "matplotlib", "numpy", "pandas", "torch",

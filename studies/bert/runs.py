@@ -1,7 +1,6 @@
 """Runs of pre-training; each that has finished is a file of the folder, and is never run again."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +56,7 @@ def weights_of(run: Pretraining, texts: Texts, out: Path) -> Path:
     return file_of(out, key_of(run, texts), _VERSION).with_suffix(".weights.pt")
 
 
-def one_run(
-    run: Pretraining,
-    texts: Texts,
-    out: Path,
-    device: str,
-    on_update: Callable[[int, float, float], None] | None = None,
-    *,
-    weights: bool = False,
-) -> pd.DataFrame:
+def one_run(run: Pretraining, texts: Texts, out: Path, device: str, *, weights: bool = False) -> pd.DataFrame:
     """A run's table from the folder, or trained, from its checkpoint on if it was stopped.
 
     Args:
@@ -73,7 +64,6 @@ def one_run(
         texts: to train on, and not to.
         out: the folder.
         device: where.
-        on_update: as `train` has it.
         weights: whether the model's last weights are kept, in the file `weights_of` names.
 
     Raises:
@@ -92,9 +82,7 @@ def one_run(
     def make() -> pd.DataFrame:
         start = time.perf_counter()
         with one_thread():
-            trained = train(
-                run, *texts, checkpoint=checkpoint, checkpoint_every=_EVERY, device=device, on_update=on_update
-            )
+            trained = train(run, *texts, checkpoint=checkpoint, checkpoint_every=_EVERY, device=device)
         if weights:
             state = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
             with whole_file(kept) as file:

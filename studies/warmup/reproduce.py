@@ -1,8 +1,7 @@
 """`python -m studies warmup`: train the runs of a grid, judge the paper's statements on training, and draw them."""
 
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,12 +9,10 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from checks.experiment import PAPER_WIDTH
 from checks.verdict import Setting
 from gradbounds.clusters import executing
+from gradbounds.progress import counted
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -105,14 +102,12 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
         words = _dry(grid, runs, done.count(False), texts, request)
         return Result(about="what warm-up takes", values={"takes": words}, lines=words)
     unigram = unigram_loss(*texts)
-    ours, updates = Execution(workers=request.workers), grid.runs[0].training.updates
+    ours = Execution(workers=request.workers)
     with (
         executing(ours, device=request.device, dask=request.dask) as execution,
-        _shown(done, len(runs), updates) as (on_run, on_update),
+        _shown(done, len(runs)) as on_run,
     ):
-        tables = run_all(
-            left, texts, request.out, execution=execution, device=request.device, on_run=on_run, on_update=on_update
-        )
+        tables = run_all(left, texts, request.out, execution=execution, device=request.device, on_run=on_run)
     described = (run.described() | {"name": name_of(run, texts)} for run in left)
     rows = [about | measured_row(table, unigram, grid.start) for about, table in zip(described, tables, strict=True)]
     # In the grid's order, wherever a run was done.
@@ -199,46 +194,22 @@ def _dry(
 
 
 @contextmanager
-def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
-    """A bar over runs, with loss and time left, on a terminal; elsewhere a line for each run that is trained.
+def _shown(done: Sequence[bool], count: int) -> Iterator[Callable[[int], None]]:
+    """Runs that are done, and how long those that are trained still take.
 
     Args:
         done: whether the folder has the run, for those that are not known from elsewhere.
         count: of all runs.
-        updates: of a run.
     """
-    console, start = Console(stderr=True), time.perf_counter()
-    ready, trained = count - len(done), 0
-
-    def next_one(place: int) -> float:
-        """Count a run; seconds that are left."""
-        nonlocal ready, trained
-        ready += 1
-        trained += not done[place]
-        return (time.perf_counter() - start) / max(trained, 1) * (done.count(False) - trained)
-
-    if not console.is_terminal:
-
-        def print_run(place: int) -> None:
-            left = next_one(place)
-            if not done[place]:
-                print(f"run {ready} of {count}, {duration(left)} left", file=sys.stderr, flush=True)
-
-        yield print_run, None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("training", total=count, completed=ready)
+    ready, left = count - len(done), done.count(False)
+    with counted("training", lines=True) as show:
 
         def on_run(place: int) -> None:
-            next_one(place)
-            bar.update(task, completed=ready, description=f"{ready} of {count} runs")
+            nonlocal ready, left
+            ready, left = ready + 1, left - (not done[place])
+            show(ready, count, 1 - left / max(1, done.count(False)))
 
-        def on_update(update: int, loss: float, rate: float) -> None:
-            described = f"{ready} of {count} runs, update {update}, loss {loss:.3f}"
-            bar.update(task, completed=ready + update / updates, description=described)
-
-        yield on_run, on_update
+        yield on_run
 
 
 def _flat(row: TrainingRow) -> dict[str, Any]:

@@ -43,7 +43,6 @@ def run_all(
     execution: Execution,
     device: str,
     on_run: Callable[[int], None],
-    on_update: Callable[[int, float, float], None] | None = None,
 ) -> list[pd.DataFrame]:
     """The tables of all runs, in their order.
 
@@ -54,17 +53,15 @@ def run_all(
         execution: processes.
         device: of every run.
         on_run: called with a run's place when its table is there.
-        on_update: called with an update, its loss and its rate, where one process does all.
 
     Raises:
         ValueError: a run does; or the folder cannot be written.
     """
     here = execution.workers == 1 and execution.pool is None
-    watched = on_update if here else None
     futures: dict[Future[pd.DataFrame], int] = {}
     with execution.executor() as pool:
         for place, planned in enumerate(plan):
-            future = pool.submit(one_run, planned, texts, out, device, watched)
+            future = pool.submit(one_run, planned, texts, out, device)
             futures[future] = place
             if here and future.exception() is None:
                 on_run(place)  # which has just been run here
@@ -74,13 +71,7 @@ def run_all(
     return [future.result() for future in futures]
 
 
-def one_run(
-    planned: Planned,
-    texts: Texts,
-    out: Path,
-    device: str,
-    on_update: Callable[[int, float, float], None] | None = None,
-) -> pd.DataFrame:
+def one_run(planned: Planned, texts: Texts, out: Path, device: str) -> pd.DataFrame:
     """A run's table from the folder, or trained, from its checkpoint on if it was stopped.
 
     Returns:
@@ -96,7 +87,7 @@ def one_run(
         with one_thread():
             trained = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
-                at_step=step_rates if planned.rates else None, on_update=on_update,
+                at_step=step_rates if planned.rates else None,
                 on_measure=lambda shown: write_frame(record, _table(shown)),
             )  # fmt: skip
         return _table(trained)

@@ -1,6 +1,7 @@
 """`python -m studies bert`: a design of tiny models, stopped and continued, its price, and bad input."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -83,8 +84,9 @@ def test_runs_are_kept_and_judged(blank_pictures, parallel_files, design, tmp_pa
             raise KeyboardInterrupt
 
     monkeypatch.setattr(kept, "_EVERY", 2)
-    with pytest.raises(KeyboardInterrupt):
-        kept.one_run(runs.runs[1], texts, out, "cpu", stop)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(kept, "train", partial(train, on_update=stop))
+        kept.one_run(runs.runs[1], texts, out, "cpu")
     assert len(list((out / "checkpoints").iterdir())) == 1
 
     def seen(run, *given, **options):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -107,7 +108,7 @@ def test_the_grid_of_a_prefix():
     assert {run.training.schedule.rate(1000) / run.training.schedule.peak for run in found.runs} == {1.0, 0.25}
 
 
-def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
+def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path, monkeypatch):
     """The table up to the update that was measured last, which makes a row; a finished run leaves none."""
     grid = read_grid(GRID)
     texts = grid.texts(read_pairs(*files, vocab=40))
@@ -116,8 +117,9 @@ def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
         if update == 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        kept.one_run(grid.runs[0], texts, tmp_path, "cpu", killed)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(kept, "train", partial(train, on_update=killed))
+        kept.one_run(grid.runs[0], texts, tmp_path, "cpu")
     record = tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet"
     row = measured_row(read_frame(record), 4.0, grid.start)
     assert row["updates"] == [0, 2]
@@ -144,7 +146,7 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     assert main(command(files, out, grid)) == 0
     said = capsys.readouterr()
     assert trained == [1] * 4
-    assert "run 8 of 8" in said.err
+    assert "training: 8 of 8" in said.err
     assert "adam      post            1 b          0.01" in said.out
     assert "W1   Post-LN, Adam: no warm-up worse than long warm-up, reading (b): " in said.out
     rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))["rows"]
