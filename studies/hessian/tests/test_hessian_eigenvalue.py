@@ -54,23 +54,6 @@ def test_residual_beside_explicit_matrices(measured):
     assert agrees(values, residual_edge(stack), 0.05)
 
 
-def test_planted_errors_are_seen(measured, monkeypatch):
-    """Without the backward kernel's recursion, and with gradients as below one more norm."""
-    stack, values = measured
-    true = dyson._responses
-
-    def one_way(of, moved, turned, curvature):
-        below, above = true(of, moved, turned, curvature)
-        return below, {name: 0.0 * part for name, part in above.items()}
-
-    monkeypatch.setattr(dyson, "_responses", one_way)
-    assert not agrees(values, residual_edge(stack), 0.05)
-    monkeypatch.undo()
-    squared = matrices.output_gradient
-    monkeypatch.setattr(matrices, "output_gradient", lambda *given: squared(*given) * 2.25)
-    assert not agrees(values, residual_edge(stack), 0.05)
-
-
 def test_limits():
     """Few classes leave Gauss-Newton's; the residual's edge rises like √d."""
     few = largest_eigenvalues(Stack(width=64, depth=1, tokens=1, vocab=2), samples=2)

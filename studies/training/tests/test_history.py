@@ -1,17 +1,13 @@
 """A map with a history: its products are those of one matrix, and that matrix is Gaussian."""
 
-import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.first_step import polar_factor
 from simulate.network.random_streams import RandomStreams
-from studies.training import history
 from studies.training.drawn import DrawnMap
 from studies.training.history import unknown
 from studies.training.optimizers import Optimizer
 from tests.helpers.implied import implied_matrix
-from tests.helpers.same_law import differences
 
 DOUBLE = torch.float64
 SGD = Optimizer(momentum=0.7, weight_decay=0.3)
@@ -57,89 +53,6 @@ def inconsistency(n, d_in, d_out, optimizer, dtype=DOUBLE):
 def test_products_are_those_of_one_matrix(n, d_in, d_out, optimizer):
     """Five steps with momentum and decay, applied twice before each: given W_0, what came out is what it does."""
     assert inconsistency(n, d_in, d_out, optimizer) < 1e-10
-
-
-def test_drawn_matrices_step_as_torch_has_it():
-    """SGD; of polar the factor of shapes and the decay, with the factor by its definition (M Mᵀ)^(-1/2) M."""
-    weight, steps = normals(1, 4, 9, seed=0), [normals(2, 3, d, seed=d) for d in (4, 9)]
-    mine = DrawnMap(weight.clone())
-    own = torch.nn.Parameter(weight[0].clone())
-    sgd = torch.optim.SGD([own], lr=0.1, momentum=0.7, weight_decay=0.3)
-    for x, g in zip(*steps, strict=True):
-        mine.forward(x[None])
-        mine.pullback(g[None])
-        mine.learn(SGD, 0.1)
-        own.grad = x.T @ g
-        sgd.step()
-    torch.testing.assert_close(mine.weight[0], own.data, rtol=1e-12, atol=0)
-
-    mine, matrix = DrawnMap(weight.clone()), normals(1, 4, 9, seed=5)
-    mine.forward(torch.eye(4, dtype=DOUBLE)[None])
-    mine.pullback(matrix)
-    mine.learn(POLAR, 0.1)
-    square = matrix[0].numpy()
-    values, vectors = np.linalg.eigh(square @ square.T)
-    polar = vectors @ np.diag(values**-0.5) @ vectors.T @ square
-    np.testing.assert_allclose(mine.weight[0], 0.97 * weight[0].numpy() - 0.1 * 1.5 * polar, rtol=1e-10, atol=1e-12)
-
-
-def test_a_polar_factor_is_on_the_numerical_range():
-    """Of a core in orthonormal rows it is that of the matrix; rank 2, zero, and what has diverged by itself."""
-    left, right = normals(1, 7, 2, seed=0), normals(1, 2, 9, seed=1)
-    p, r = (torch.linalg.qr(normals(1, d, 5, seed=d))[0].mT for d in (7, 9))
-    matrix = p.mT @ (p @ left @ right @ r.mT) @ r
-    mine = p.mT @ polar_factor(p @ matrix @ r.mT, 7, 9) @ r
-    torch.testing.assert_close(mine, polar_factor(matrix, 7, 9), rtol=0, atol=1e-12)
-    sizes = torch.linalg.svdvals(mine)[0] / (9 / 7) ** 0.5
-    torch.testing.assert_close(sizes, torch.tensor([1.0, 1, 0, 0, 0, 0, 0], dtype=DOUBLE), rtol=0, atol=1e-12)
-    both = torch.cat([torch.zeros(1, 3, 4, dtype=DOUBLE), torch.full((1, 3, 4), torch.nan, dtype=DOUBLE)])
-    found = polar_factor(both, 3, 4)
-    assert (found[0] == 0).all()
-    assert found[1].isnan().all()
-
-
-def adaptive(draws, seed, d_in=4, d_out=3, n=2):
-    """W_0 / std of maps whose rows and gradients hang on all products before, in three steps of polar and of SGD."""
-    one = unknown(RandomStreams([seed], draws), DOUBLE, d_in, d_out, 0.4)
-    x, g = normals(draws, n, d_in, seed=seed + 1), normals(draws, n, d_out, seed=seed + 2)
-    for optimizer in (SGD, SGD, POLAR):
-        g = torch.tanh(3 * one.forward(x) + g.roll(1, 1))
-        z, _ = one.pullback(g)
-        one.learn(optimizer, 0.2)
-        x = torch.relu(z + x.roll(1, 2)) if optimizer is SGD else x
-        x[: draws // 4] = x[: draws // 4, :1]  # equal rows in some draws
-    one.forward(x)
-    matrix = implied_matrix(one, 0.4 * normals(draws, d_in, d_out, seed=seed + 3)) / 0.4
-    return matrix.flatten(1).numpy()
-
-
-def test_the_matrix_is_gaussian():
-    """Whatever it was asked, 6000 draws; false alarm 1e-5, and what is missed is said in same_law.
-
-    Products are a function of this matrix and of what was asked, so that theirs is the law of a drawn one's.
-    """
-    assert differences(normals(6000, 12, seed=7).numpy(), adaptive(6000, 20)) == []
-
-
-def unprojected(rows, own, other, fresh, known=history.known_of):
-    return known(rows, own, history.Span.of(other.directions * 0, other.images), fresh)
-
-
-def forgotten(rows, own, other, fresh, known=history.known_of):
-    return known(rows, own, history.Span.of(other.directions * 0, other.images * 0), fresh)
-
-
-def doubled(rows, own, other, fresh, known=history.known_of):
-    return known(rows, own, other, fresh * 2**0.5)
-
-
-@pytest.mark.parametrize(("error", "consistent"), [(unprojected, False), (forgotten, False), (doubled, True)])
-def test_planted_errors_are_seen(monkeypatch, error, consistent):
-    """Either there is no such matrix, or it has another law."""
-    monkeypatch.setattr(history, "known_of", error)
-    assert (inconsistency(3, 8, 6, SGD) < 1e-10) == consistent
-    if consistent:
-        assert differences(normals(6000, 12, seed=7).numpy(), adaptive(6000, 20))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])

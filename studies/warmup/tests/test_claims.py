@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from checks.results import DATA, load_results, results
-from studies.comparisons import compare, lead, mean_over_seeds, median_time, outcome, time_to
+from studies.comparisons import compare, lead, median_time, outcome, time_to
 from studies.kept_rows import read_rows
 from studies.parallel_text import BEGIN, END, ParallelText
 from studies.warmup.claims import judge
@@ -187,13 +187,6 @@ def test_what_seeds_cannot_tell_is_undecided():
     unsure = {("adam", "post", 1): lambda peak: 3.1}
     assert verdicts(made_up({**PAPER, **unsure}, noise=0.5))["W1"].startswith("undecided undecided")
     assert judge(made_up(PAPER, seeds=1), RATES, "made up") == []
-
-
-def test_false_alarms_at_the_margin():
-    """A difference that is the margin is called worse in 2.5% of cases: within 4 standard errors of 4000."""
-    drawn = 0.1 + 0.05 * np.random.default_rng(3).standard_normal((4000, 3))
-    share = np.mean([mean_over_seeds(list(one), trained=3).answer == "worse" for one in drawn])
-    assert share == pytest.approx(0.025, abs=4 * (0.025 * 0.975 / 4000) ** 0.5)
 
 
 def test_the_interval_by_hand():
