@@ -210,13 +210,6 @@ def test_a_file_of_claims_is_a_regular_file(make, tmp_path, capsys):
     assert "claims must be a regular file" in capsys.readouterr().err
 
 
-def test_flags_of_statements(capsys):
-    assert main(["verify", "--source", "kell"]) == 2
-    assert "Did you mean keel?" in capsys.readouterr().err
-    assert main(["verify", "--source", "keel", "--draws", "8"]) == 2
-    assert "because every statement sets its own" in capsys.readouterr().err
-
-
 def test_a_variant_is_another_row():
     text = GOOD + '[M1.variants]\n"gated units" = { ffn = "gated" }\n'
     (claim,) = claims_of(text.encode(), "mine").values()

@@ -269,6 +269,31 @@ BAD = [
     (("sweep", "--file", "INF.toml", "--out", "x"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--out", "x"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--out", "x"), "dtype, text, got \\u001b[31m."),
+    # Flags that would be ignored, and names and folders that a command does not take.
+    (("sweep", "--out", "NEW", "--workers", "2", "--dask", "tcp://h:1"), "--workers cannot be combined with --dask"),
+    (("sweep", "--out", "NEW", "--task-seconds", "-1"), "--task-seconds must be a number of seconds of at least 0"),
+    (
+        ("sweep", "--out", "NEW", "--memory", "4 cats"),
+        "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'",
+    ),
+    (("sweep", "--out", "NEW", "--memory", "0GB"), "memory must be a size above 0"),
+    (
+        ("sweep", "--preset", "compare", "--out", "NEW", "--placement", "sideways"),
+        "must be one of 'post', 'pre', 'peri'",
+    ),
+    (("sweep", "--preset", "compare", "--out", "NEW", "--draws", "1"), "draws must be an integer of at least 2, got 1"),
+    (("predict", "--bound", "--placement", "peri"), "the paper's setting, got placement peri"),
+    (("verify", "--out", "OLD"), "holds another run"),
+    (("verify", "--source", "kell"), "Did you mean keel?"),
+    (("verify", "--source", "keel", "--draws", "8"), "because every statement sets its own"),
+    (("claims", "T2"), "claim must be one of 'L1', 'L2a'"),
+    (("claims", "T99", "--json"), "claim must be one of 'L1', 'L2a'"),
+    (("claims", "KE2", "--figure", "NEW"), "figure requires"),
+    (("explore", "--port", "0"), "--port must be an integer from 1 to 65535"),
+    (("explore", "--port", "8000", "--out", "NEW"), "--port cannot be combined with --out"),
+    (("explore", "--lectures", "NEW", "--port", "8000"), "port"),
+    (("explore", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),
+    (("explore", "OLD", "--out", "NEW"), "cannot be combined with --out"),
 ]
 
 # Values of a field on the command line; each is refused as it is in a file.

@@ -18,13 +18,12 @@ from checks.experiment import verify_cells
 from checks.results import COMMITTED, load_results
 from gradbounds.actions import figures as drawing, sweep as sampling, verify as judging
 from gradbounds.actions.bound import theorem1
-from gradbounds.actions.verify import check
 from gradbounds.cli import main, parsed
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
-from theory import QUANTITIES, Stack
+from theory import Stack
 from tools.accept import accept
 
 SWEEP = "sweep --width 8 16 32 --vocab width --depth 1 2 --tokens 3 --draws 5".split()
@@ -119,21 +118,6 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ only in width" in said
     assert len(list((tmp_path / "figures").iterdir())) == 6
-
-
-def test_verify_replaces_its_own_run_only(run, capsys):
-    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
-    assert main(["verify", "--out", str(run)]) == 2
-    assert "holds another run" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
-
-
-def test_the_whole_comparison(run):
-    table = check(run).to_frame()
-    rows = [sum(s.stack.depth if QUANTITIES[name].per_layer else 1 for name in s) for s in Run.open(run).samples()]
-    assert len(table) == sum(rows)
-    assert set(table["agreement"]) == {"", "beyond"}
-    assert {"placement", "width", "quantity", "layer", "mean", "sem", "predicted"} <= set(table.columns)
 
 
 def test_networks_that_do_not_fit_into_memory(tmp_path, capsys):

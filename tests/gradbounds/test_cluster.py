@@ -149,15 +149,3 @@ def test_gpus_are_a_resource():
     cluster._check_resources(Client({}), gpu=False)
     with pytest.raises(ValueError, match="^dask must have workers with the resource GPU for device 'cuda'"):
         cluster._check_resources(Client({}), gpu=True)
-
-
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--workers", "2", "--dask", "tcp://h:1"], "--workers cannot be combined with --dask"),
-    (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
-    (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
-    (["--memory", "0GB"], "memory must be a size above 0"),
-])  # fmt: skip
-def test_flags_that_would_be_ignored_are_refused(tmp_path, capsys, flags, message):
-    assert main([*SWEEP, "--out", str(tmp_path / "run"), *flags]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

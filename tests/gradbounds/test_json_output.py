@@ -65,12 +65,6 @@ def test_numbers_become_what_json_has():
     assert found == {"schema": 2, "command": "any", "table": [{"x": 1.5}, {"x": None}], "none": None, "some": [3, None]}
 
 
-def test_an_error_prints_no_object(capsys):
-    assert main(["claims", "T99", "--json"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-
-
 def test_diff(runs, capsys):
     same = printed(["check", str(runs / "a"), "--against", str(runs / "b")], capsys)
     assert same["differing"] == 0
