@@ -11,7 +11,7 @@ from simulate import Cell, sample
 from simulate.runs.cost import block_work
 from simulate.text import TextWindows
 from tests.helpers.agreement import off
-from theory import NoRuleError, Stack, predict
+from theory import Stack, predict
 
 
 @pytest.mark.parametrize("tokens", [2, 8])
@@ -95,11 +95,7 @@ def test_one_token_has_one_weight():
     assert not predict(stack)["grad_sq_XQ"].any()
 
 
-def test_what_has_no_rule_is_refused():
-    with pytest.raises(NoRuleError, match="^stack must have untied embeddings or no source_tokens"):
-        predict(Stack(source_tokens=4, embeddings="tied"))
-    with pytest.raises(NoRuleError, match="^stack must have query_key 'untied', or attention_scale 'linear'"):
-        predict(Stack(source_tokens=4, query_key="tied", query_key_scale=1.0))
+def test_what_no_source_has_is_refused():
     with pytest.raises(ValueError, match="^source_tokens must be an integer of at least 0, got -1"):
         Stack(source_tokens=-1)
     with pytest.raises(ValueError, match=r"^input_correlation must be at least -1/\(source_tokens - 1\) = -0.25"):

@@ -12,7 +12,6 @@ from simulate.text import read_windows
 from tests.helpers.agreement import deviations, off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
-from theory.coverage import NoRuleError
 
 TEXT = "the cat sat on the mat and the dog sat on the cat and the cat saw the dog on the mat " * 3
 TIED = {"embeddings": "tied", "sequences": 2, "output_scale": 1.3, "label_smoothing": 0.1}
@@ -120,17 +119,6 @@ def test_a_wide_network_is_sure_of_its_own_words():
         losses.append(float(prediction["loss"]))
     assert np.diff(np.log(losses)) == pytest.approx(np.log(4), abs=0.03)
     assert float(prediction["loss_gradient_sq"]) == pytest.approx(2 * (1 - 1 / 100), rel=0.02)
-
-
-@pytest.mark.parametrize("fields", [
-    {"dropout": 0.1}, {"query_key_scale": 1.0, "query_key": "tied"}, {"placement": "residual"},
-    {"heads": 2, "kv_heads": 1},
-])  # fmt: skip
-def test_what_has_no_rule_is_refused_and_sampled(fields):
-    stack = Stack(width=16, depth=1, tokens=2, vocab=8, embeddings="tied", **fields)
-    with pytest.raises(NoRuleError, match="^stack must have untied embeddings(,)? or .* for a prediction, got "):
-        predict(stack)
-    assert (sample(stack, draws=2, seed=0)["grad_sq_Wemb"] > 0).all()
 
 
 def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 import re
 from collections import UserDict
-from functools import partial
 
 import pytest
 import torch
@@ -296,19 +295,6 @@ def test_copies_within_a_layer_and_outside_of_all_have_their_places():
     (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("copies")]
     names = "words.weight and up.weight of layer 2 of layers and up.weight"
     assert what == f"copies: layer 4 of layers: the same numbers occur in {names}"
-
-
-def test_a_note_names_the_copies_of_torch():
-    layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
-    module = nn.TransformerEncoder(layer(), 6, enable_nested_tensor=False)
-    x = torch.randn(4, 16, 64)
-
-    def loss(y):
-        return y.square().mean()
-
-    (note,) = [note for note in judged_module(module, x, loss).notes if "same numbers" in note]
-    report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
-    assert f"note: {note}" in report.lines()
 
 
 @pytest.mark.parametrize(("insight", "count"), [(3.0, 0), (30.0, 1)])

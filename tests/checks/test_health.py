@@ -248,30 +248,6 @@ def test_exploding_and_vanishing_layers_are_named():
     assert alarms(frame) == []
 
 
-def covered(experiments, *, first=1):
-    """The share of synthetic experiments of four seeds whose 95% interval holds the depth's exponent.
-
-    With `first` 0 the last layers alone are made, which is all that this exponent is fitted to.
-    """
-    # A parameter each, which have exponents of their own.
-    frames = [
-        synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed, first=first)
-        .query("parameter == 'w'")
-        .assign(parameter=f"w{seed}")
-        for seed in range(experiments)
-    ]
-    found = probe_exponents(pd.concat(frames)).query("against == 'depth' and parameter != 'all'")
-    assert len(found) == experiments
-    return float(((found["low"] <= -0.3) & (found["high"] >= -0.3)).mean())
-
-
-def test_intervals_of_exponents_cover():
-    """Outside with 1e-4, by the binomial law."""
-    low, high = stats.binom.interval(1 - 1e-4, 100, 0.95)
-    assert low / 100 <= covered(100, first=0) <= high / 100
-    assert stats.binom.cdf(low - 1, 100, 0.75) > 0.97, "intervals a third too short are seen"
-
-
 @pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
 def test_encoders_of_torch_are_predicted(name):
     """Random queries and keys, W^O, biases, epsilon and all: within 3% or 4.5 standard errors in every layer."""

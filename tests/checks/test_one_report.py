@@ -18,7 +18,6 @@ from checks.models.judge import judged_module
 from gradbounds.actions.logged_layers import compare_with_module
 from gradbounds.cli import main
 from simulate.modules.factories import moved
-from simulate.modules.layers import layer_lists
 from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, OF_TRANSFORMERS, made, next_word, planted
 
 # What torch says of itself, once, where a backward pass is the first to ask for cuBLAS.
@@ -203,17 +202,22 @@ def grid(width, depth): return make()
 """
 
 
-def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
-    """Of a loss twice as large, and one matrix whose gradient is a third of that."""
-    (tmp_path / "layered.py").write_text(LAYERED)
-    monkeypatch.chdir(tmp_path)
+def layered_norms(file):
+    """Norms of all gradients of the module, whose code is left in a file."""
+    file.write_text(LAYERED)
     space = {}
     exec(LAYERED, space)
     module, x, loss = space["make"]()
     loss(module(x)).backward()
+    return {name: float(weight.grad.norm()) for name, weight in module.named_parameters()}
+
+
+def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
+    """Of a loss twice as large, and one matrix whose gradient is a third of that."""
+    monkeypatch.chdir(tmp_path)
     norms = {
-        f"gradients/model.{name}": 2 * float(weight.grad.norm()) * (1 / 3 if name == "blocks.2.down.weight" else 1)
-        for name, weight in module.named_parameters()
+        f"gradients/model.{name}": 2 * norm * (1 / 3 if name == "blocks.2.down.weight" else 1)
+        for name, norm in layered_norms(tmp_path / "layered.py").items()
     }
     Path("log.jsonl").write_text(json.dumps({"step": 0, **norms}))
     assert main(["probe", "layered.py:make", "--logged", "log.jsonl", "--out", "kept"]) == 0
@@ -237,13 +241,8 @@ def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsy
 
 def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
     """With the numbers of a plain log, if the flag or a name says what they are; a sum has no meaning there."""
-    (tmp_path / "layered_twice.py").write_text(LAYERED)
     monkeypatch.chdir(tmp_path)
-    space = {}
-    exec(LAYERED, space)
-    module, x, loss = space["make"]()
-    loss(module(x)).backward()
-    norms = {name: float(weight.grad.norm()) for name, weight in module.named_parameters()}
+    norms = layered_norms(tmp_path / "layered_twice.py")
     whole = sum(norm**2 for norm in norms.values()) ** 0.5
 
     def result_of(of, *words):
@@ -313,10 +312,6 @@ def test_bad_input_from_python(arguments, message):
         gb.probe(nn.Linear(2, 2), **arguments)
     with pytest.raises(ValueError, match="requires one module"):
         gb.probe("encoder-pre", widths=[4], depths=[2], trained=True)
-
-
-def test_lists_of_the_families_are_found():
-    assert [len(layer_lists(made(name)[0], (), 0)[0].layers) for name in WITHIN] == [4] * len(WITHIN)
 
 
 class Broken(nn.Module):

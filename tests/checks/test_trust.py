@@ -10,7 +10,7 @@ from checks import theory_and_samples
 from checks.first_step import first_step
 from checks.statistics import estimate
 from checks.theory_and_samples import comparison
-from checks.trust import ALLOWED, COEFFICIENTS, SQUARED as SQUARED_ENERGIES, Trust, coefficients, family
+from checks.trust import ALLOWED, COEFFICIENTS, SQUARED as SQUARED_ENERGIES, Trust, coefficients
 from simulate import sample
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
 from tests.helpers.width_families import reference_stacks
@@ -142,13 +142,6 @@ def test_queries_of_a_source_ask_for_more_than_the_rest():
 def test_a_missing_rule_is_not_called_narrow(fields, why):
     """However wide the stack is."""
     assert Trust.of(Stack(width=2**20, **USUAL, **fields)).why.startswith(why)
-
-
-def test_families():
-    assert family(Stack()) == "post, plain, uniform"
-    assert family(Stack(normalization="none", source_tokens=2, placement="peri")) == "no norms, plain, uniform, source"
-    with_source = Stack(query_key_scale=1.0, attention_scale="linear", source_tokens=2)
-    assert family(with_source) == "post, plain, queries, source"
 
 
 LATER = {

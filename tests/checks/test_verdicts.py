@@ -156,15 +156,6 @@ def test_bands_are_undecided_when_nothing_is_measured_well():
     assert _band([Estimate(np.array([1.5, 2.2]), np.array([0.01, 0.01]), 50)], [(1.0, 2.0)], "holds") == (1, "fails")
 
 
-def test_rows_have_names_of_their_own():
-    """At three widths and three depths of one placement; `test_every_claim_has_a_verdict_on_a_full_grid` has both."""
-    names = [(v.claim, v.part) for v in verdicts([made(s) for s in stacks("pre", (64, 128, 256), (2, 4, 8))])]
-    assert len(set(names)) == len(names)
-    assert sum("exponent in d (V = d" in part for _, part in names) == 3
-    assert sum("exponent in L" in part for _, part in names) == 3
-    assert sum(claim == "S1" for claim, _ in names) == 3
-
-
 def test_a_premise_that_fails_is_called_so():
     """At σ_e = √d the loss gradient, which the theorem takes as O(1), grows like √d."""
     rows = [only([made(Stack(width=w, vocab=64, output_scale=w**p)) for w in (256, 1024, 4096)], "T1", "exponent in d")

@@ -178,19 +178,6 @@ def test_a_second_backward_raises():
         bare.pullback(torch.ones(2, 3, 5, **DOUBLE))
 
 
-def test_what_needs_the_matrix_is_not_there():
-    found = sample(Stack(width=64, depth=1, tokens=2), draws=2, seed=0, engine="conditioned")
-    assert "head_norm" not in found
-    assert not hasattr(ConditionedEngine(RandomStreams([0], 1), torch.float32), "spectral_norm")
-
-
-def test_auto_is_resolved_and_recorded():
-    wide, narrow = Cell(Stack(width=512, tokens=8)), Cell(Stack(width=16, tokens=8))
-    assert (wide.engine, narrow.engine) == ("conditioned", "dense")
-    assert '"engine":"conditioned"' in wide.key
-    assert sample(Stack(width=64, depth=1, tokens=1), draws=1, seed=0).cell.engine == "conditioned"
-
-
 @pytest.mark.parametrize(("placement", "engine"), [("post", "auto"), ("pre", "gram")])
 def test_a_very_wide_network_follows_the_prediction(placement, engine):
     """At d = 16384, 16 draws: every quantity of every layer within 9 standard errors (t: 2e-7 each) or 0.5%."""

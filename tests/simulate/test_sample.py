@@ -75,18 +75,6 @@ def test_one_token_has_no_pairs_and_no_warning():
     assert np.isfinite(samples["grad_sq_WV"]).all()
 
 
-def test_to_frame_has_a_row_per_draw_and_layer():
-    samples = sample(SMALL, draws=4, seed=7)
-    frame = samples.to_frame()
-    assert len(frame) == 4 * (1 + SMALL.depth)
-    assert frame.duplicated(["draw", "layer"]).sum() == 0
-    assert {"cell", "placement", "width", "depth", "tokens", "vocab", "output_scale", "seed"} <= set(frame.columns)
-    assert frame.query("draw == 2 and layer == 2")["hidden_energy"].item() == samples["hidden_energy"][2, 1]
-    assert frame.query("draw == 2 and layer == 0")["loss"].item() == samples["loss"][2]
-    assert frame.query("layer > 0")["loss"].isna().all()
-    assert frame.query("layer == 0")["hidden_energy"].isna().all()
-
-
 def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("a b a c b a d")

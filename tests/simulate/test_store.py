@@ -275,13 +275,6 @@ def test_one_writer_at_a_time(tmp_path):
     Run.create(tmp_path / "run", REQUEST)
 
 
-def test_every_start_is_recorded(tmp_path):
-    for start in ("first", "second"):
-        run = Run.create(tmp_path / "run", REQUEST | {"sessions": [{"started": start}]})
-    assert [at["started"] for at in run.manifest["sessions"]] == ["first", "second"]
-    assert Run.open(tmp_path / "run").manifest == run.manifest
-
-
 def test_frames_hold_every_number_once(tmp_path, cells):
     run = sampled_run(tmp_path, cells, 70, execution=Execution(land_every=0.0))
     for s in run.samples():

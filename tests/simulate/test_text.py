@@ -20,12 +20,6 @@ def test_windows_and_labels(tmp_path):
     assert text.source == "text.txt"
 
 
-def test_unknown_words_are_one_word(tmp_path):
-    text = read_windows(write(tmp_path, "x y x y x z w v"), tokens=7, vocab=2)
-    assert text.ids.tolist() == [[1, 0, 1, 0, 1, 0, 0, 0]]
-    assert text.first_occurrence().tolist() == [[0, 1, 0, 1, 0, 1, 1]]
-
-
 def test_windows_cover_the_text_once(tmp_path):
     text = read_windows(write(tmp_path, " ".join([f"w{i}" for i in range(50)])), tokens=7, vocab=100)
     assert text.ids.shape == (7, 8)

@@ -95,14 +95,6 @@ def gelu_closed(first, second, covariance):
     return kernel, 0.25 + (angle + covariance / math.sqrt(rest) * bracket) / (2 * math.pi)
 
 
-@pytest.mark.parametrize(("first", "second", "rho"), [(1, 1, 1.0), (1, 1, 0.2), (2.5, 0.4, -0.6), (9.0, 9.0, 0.9)])
-def test_gelu_is_the_published_kernel(first, second, rho):
-    gelu, covariance = ACTIVATIONS["gelu"], rho * math.sqrt(first * second)
-    kernel, slope = gelu_closed(first, second, covariance)
-    assert gelu.moment(first, second, covariance) == pytest.approx(kernel, rel=1e-9)
-    assert gelu.slope_moment(first, second, covariance) == pytest.approx(slope, rel=1e-9)
-
-
 def test_large_variances_are_refused():
     with pytest.raises(ValueError, match="^activation must be homogeneous .* standard deviation is 1e\\+03"):
         ACTIVATIONS["tanh"].kernel(PairLayout(2), Pair(1e6, 0.0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from theory import Stack, predict
+from theory import Stack
 from theory.mean_field.inputs import loss_positions
 
 SUM_TO_ZERO = "^norm_epsilon must be above 0 with placement .* and inputs that sum to zero"
@@ -110,13 +110,6 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
 def test_fields_that_contradict_each_other_or_have_no_effect_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         Stack(**fields)
-
-
-@pytest.mark.parametrize("depth", [2, 5])
-def test_deepnorm_is_post_ln_with_scales_of_its_own(depth):
-    own = predict(Stack(placement="deepnorm", depth=depth, width=64))
-    free = predict(Stack(residual_scale=(2 * depth) ** 0.25, branch_gain=(8 * depth) ** -0.25, depth=depth, width=64))
-    assert all(np.allclose(own[name], free[name], rtol=1e-12) for name in own)
 
 
 def test_numpy_integers_become_plain_ones():

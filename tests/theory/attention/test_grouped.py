@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from theory import NoRuleError, Stack, predict
+from theory import Stack, predict
 from theory.configurations import PUBLISHED, stack_from_config
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules, overlap_variance, prediction
@@ -222,14 +222,6 @@ def test_refusals():
         predict(WIDE, np.zeros((2, 11), dtype=int), grouped=True)
     with pytest.raises(ValueError, match="grouped must be True or False"):
         predict(WIDE, grouped="yes")
-    for fields in (
-        dict(query_key="tied"),
-        dict(loss_on="last"),
-        dict(attention_dropout=0.1),
-        dict(positions="sinusoidal"),
-    ):
-        with pytest.raises(NoRuleError, match="a prediction by groups of its tokens"):
-            predict(replace(WIDE, width=128, head_width=0, **fields), grouped=True)
 
 
 def test_what_products_vary_by_is_centred():
@@ -387,12 +379,6 @@ def test_products_of_followed_tokens_are_a_kernel(monkeypatch, name, sequences):
     answer = predict if sequences == 1 else predict_sequences
     assert np.isfinite(answer(stack, grouped=True, patterns=2)["grad_sq_WR"]).all()
     assert min(smallest) > 1e-3
-
-
-def test_refusals_of_experts():
-    tied = Stack(placement="pre", tokens=64, vocab=128, experts=4, embeddings="tied")
-    with pytest.raises(NoRuleError, match="untied embeddings or no experts"):
-        predict(tied, grouped=True)
 
 
 def test_pairs_of_text_have_the_mean_of_sampled_routings():
