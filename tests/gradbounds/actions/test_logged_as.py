@@ -201,6 +201,24 @@ def test_names_that_say_clipped(tmp_path, healthy, total):
         ("squared_relu/layers.0.fc1.weight", False, None, "squared_relu/layers.0.fc1.weight"),
         ("clip_norm", False, None, "clip_norm"),
         ("pre_clip_grad_norm**2", True, False, "grad_norm"),
+        *[
+            (f"grad_norm_{word}", False, False, "grad_norm")
+            for word in ("unclipped", "raw", "pre-clip", "preclipped", "before_clipping")
+        ],
+        *[
+            (f"{word}_grad_norm", False, True, "grad_norm")
+            for word in ("post_clip", "after_clipped", "after clipping", "clipped")
+        ],
+        *[
+            (f"{word}_grad_norm", False, None, f"{word}_grad_norm")
+            for word in ("rawest", "unclippeds", "preclipp", "declipped")
+        ],
+        *[(f"grad_l2{word}", True, None, "grad_l2") for word in ("_sq", "_squared", "^2", "**2")],
+        *[(f"{word}gnorm", True, None, "gnorm") for word in ("sq_", "squared_")],
+        ("squared_gradient_l2", True, None, "gradient_l2"),
+        ("sq grad_norm", True, None, "grad_norm"),
+        ("lsq_norm", False, None, "lsq_norm"),
+        ("grad_norm/clipped", False, True, "grad_norm/"),
         ("clipped/layers.0.fc1.weight", False, True, "/layers.0.fc1.weight"),
     ],
 )
