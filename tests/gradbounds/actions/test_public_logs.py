@@ -321,6 +321,10 @@ def test_logs_of_frameworks(row):
             '"Step","a - train/loss","b - train/loss"\n"0","11.0","12.0"\n',
             "logged must contain one run, got several columns 'train/loss'",
         ),
+        (
+            '{"step": 0, "loss": 11.0, "l2_squared": {"h.0.fc.weight": 0.25}}\n',
+            LogLine(11.0, None, 0, {"l2_squared/h.0.fc.weight": 0.25}),
+        ),
         ("INFO loss: 11.0\n", LogLine(11.0)),
         ("loss: 11.0 ppl: 0\n", LogLine(11.0)),
         ("step: 1 loss: 0.0\n", "positive finite numbers, got loss 0 at step 1"),
