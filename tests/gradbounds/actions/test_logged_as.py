@@ -60,40 +60,50 @@ def line_of(loss, norm, matrix, name="", of_matrix=MATRIX):
 
 
 @pytest.mark.parametrize(
-    ("words", "logged", "read", "text"),
+    ("words", "logged", "read", "settled", "text"),
     [
-        ("", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), []),
-        ("norm", (3.0, 2.0, 0.5, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5), ["Read as norms."]),
-        ("square", (3.0, 4.0, -0.25), (3.0, 2.0, -0.5), ["Read as squares: gradient norm 2."]),
-        ("", (3.0, 4.0, 0.25, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5),
+        ("", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), "", []),
+        ("norm", (3.0, 2.0, 0.5, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5), "square", ["Read as norms."]),
+        ("square", (3.0, 4.0, -0.25), (3.0, 2.0, -0.5), "square", ["Read as squares: gradient norm 2."]),
+        ("", (3.0, 4.0, 0.25, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5), "square",
          [f"Read as squares by name (grad_norm_sq, {MATRIX}/norm_sq): gradient norm 2."]),
-        ("sum square", (72.0, 48.0**2, 12.0**2), (3.0, 2.0, 0.5),
+        ("sum square", (72.0, 48.0**2, 12.0**2), (3.0, 2.0, 0.5), "sum square",
          ["Read as sums over 24 tokens, squares: loss 3, gradient norm 2."]),
-        ("sum", (None, None, 12.0), (None, None, 0.5), ["Read as sums over 24 tokens."]),
+        ("sum", (None, None, 12.0), (None, None, 0.5), "sum", ["Read as sums over 24 tokens."]),
         # A norm below the threshold was not clipped, and one above it was logged before clipping.
-        ("clipped:2.1", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), ["Read as not clipped, because the norm is below 2.1."]),
-        ("clipped:0.5", (3.0, 2.0, 0.125), (3.0, 2.0, 0.5),
+        ("clipped:2.1", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), "clipped",
+         ["Read as not clipped, because the norm is below 2.1."]),
+        ("clipped:0.5", (3.0, 2.0, 0.125), (3.0, 2.0, 0.5), "clipped",
          ["Read as the total norm before clipping to 0.5, and all other norms after it."]),
-        ("sum square clipped:12", (72.0, 48.0**2, 3.0**2), (3.0, 2.0, 0.5),
+        ("sum square clipped:12", (72.0, 48.0**2, 3.0**2), (3.0, 2.0, 0.5), "sum square clipped",
          ["Read as sums over 24 tokens, squares, the total norm before clipping to 12, and all other norms after it: "
           "loss 3, gradient norm 2."]),
-        ("clipped:0.5", (3.0, 2.0, 0.125, "grad_norm", f"clipped/{MATRIX}"), (3.0, 2.0, 0.5),
+        ("clipped:0.5", (3.0, 2.0, 0.125, "grad_norm", f"clipped/{MATRIX}"), (3.0, 2.0, 0.5), "clipped",
          ["Read as the total norm before clipping to 0.5, and all other norms after it."]),
+        ("clipped:1", (3.0, 1.5, 0.25), (3.0, 1.5, 0.375), "clipped",
+         ["Read as the total norm before clipping to 1, and all other norms after it."]),
+        ("mean clipped:0.5", (3.0, 0.4, 0.125, "clipped_grad_norm"), (3.0, 0.4, 0.125), "sum clipped",
+         ["Read as means over tokens, not clipped, because the norm is below 0.5."]),
         # At the threshold, the factor is lost.
-        *[("clipped:0.5", (3.0, 0.5 * times, 0.125), (3.0, None, 0.125), ["Read as after clipping to 0.5.", BOTH])
+        ("clipped:0.5", (3.0, 0.497, 0.125, "clipped_grad_norm"), (3.0, None, 0.125), "clipped",
+         ["Read as after clipping to 0.5.", BOTH]),
+        *[("clipped:0.5", (3.0, 0.5 * times, 0.125), (3.0, None, 0.125), "clipped",
+           ["Read as after clipping to 0.5.", BOTH])
           for times in (0.991, 1.009)],
-        ("clipped:0.5", (3.0, None, 0.125), (3.0, None, 0.125), ["Read as after clipping to 0.5.", MATRICES]),
-        ("", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, None, 0.125),
+        ("clipped:0.5", (3.0, None, 0.125), (3.0, None, 0.125), "clipped",
+         ["Read as after clipping to 0.5.", MATRICES]),
+        ("", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, None, 0.125), "clipped",
          [f"Read as after clipping by name (clipped_grad_norm, clipped/{MATRIX}).", BOTH]),
-        ("unclipped", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, 0.5, 0.125),
+        ("unclipped", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, 0.5, 0.125), "clipped",
          ["Read as before clipping."]),
-        ("", (3.0, 2.0, 0.5, "raw_grad_norm"), (3.0, 2.0, 0.5), ["Read as before clipping by name (raw_grad_norm)."]),
+        ("", (3.0, 2.0, 0.5, "raw_grad_norm"), (3.0, 2.0, 0.5), "clipped",
+         ["Read as before clipping by name (raw_grad_norm)."]),
     ],
 )  # fmt: skip
-def test_readings(words, logged, read, text):
+def test_readings(words, logged, read, settled, text):
     """A log of sums, squares or clipped norms has a plain log's numbers, or it is said which comparisons are lost."""
     found = reading(line_of(*logged), LoggedAs.of(words.split()), TOKENS)
-    assert (found.line, found.lines) == (line_of(*read, *logged[3:]), text)
+    assert (found.line, found.lines, found.settled) == (line_of(*read, *logged[3:]), text, set(settled.split()))
     assert found.is_to_scale == (not set(text) & {BOTH, MATRICES})
 
 
@@ -102,10 +112,12 @@ def test_thresholds_that_a_log_contradicts():
     with pytest.raises(ValueError, match="got clipped:0.5; but clipped_grad_norm is 1.02 times the threshold"):
         reading(line_of(3.0, 0.51, 0.125, "clipped_grad_norm"), LoggedAs(threshold=0.5))
     found = reading(line_of(72.0, None, 12.0), LoggedAs(is_sum=True, threshold=12.0), TOKENS)
-    table = pd.DataFrame({"layer": [1, 1, 2], "role": ["W1", "W1", "W1"], "logged": [0.3, 0.3, 0.4]})
+    table = pd.DataFrame({"layer": [1, 1, 1, 2], "role": ["W1", "W1", "W2", "W2"], "logged": [0.3, 0.3, 0.24, 0.32]})
     found.check(table)
     with pytest.raises(ValueError, match="got clipped:12; but the norms of the matrices together are 1.03 times the"):
         found.check(table.assign(logged=1.03 * table["logged"]))
+    most = [reading(line_of(3.0, norm, 0.125), LoggedAs(threshold=0.5)).most for norm in (2.0, 0.5, 0.4)]
+    assert most == [2.0, 0.5, float("inf")]
 
 
 def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy):
