@@ -359,21 +359,19 @@ _MUON = {
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
 _SCALED = (
-    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; one for "
-    "all (transformers' GPT-2 and GPT-NeoX) had 0.8 to 0.9 times the critical rate. "
+    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; rates "
+    "with one matrix for all (transformers' GPT-2 and GPT-NeoX) are not predicted. "
 )
 _OF_MUON = (
     f"Muon's step covers all matrices of the layers and {{}}{_SCALED}Usual recipes train embeddings, output matrix and "
     "norm gains by AdamW: --adamw-rate R2."
 )
-# The numbers are from tests/evidence/mixed-steps.json. Those with all of AdamW's parameters are from two networks each
-# of transformers' Llama, GPT-2 and GPT-NeoX, with width 256, four layers and 8 sequences of 64 tokens.
+# The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
     f"Muon's step covers all matrices of the layers{_SCALED}AdamW's step covers {{}}. The critical rate is "
     "Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the "
     "predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If "
-    "AdamW also trains biases, norm gains and other tables, as usual, the rate is lower: in six networks, it was 0.84 "
-    "to 0.89 times as large at the ratio 0.02, and 0.28 to 0.35 times at 0.3."
+    "AdamW also trains biases, norm gains and other tables, as usual, the rate is lower, much so at 0.3."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"

@@ -9,7 +9,7 @@ from gradbounds.actions.log_names import APART, PARAMETER, bare, losses, norms, 
 from gradbounds.actions.log_records import log_records
 
 # Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
-_SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
+_SKIPPED = ("overflow", "skipped iterations", "skipped")
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 
 
@@ -129,8 +129,6 @@ def first_record(path: str | Path) -> LogLine:
             first = replace(
                 first, parameters=parameters, skipped=int(max(skipped.values())), without_loss=without_loss
             )  # fmt: skip
-            if first.is_first and not (step == 0 and first.norm is None):
-                break
         else:
             idle = idle or line
             skipped["overflow"] += 1
@@ -175,7 +173,7 @@ def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | Non
         if "train_runtime" in record:  # Trainer's last record, whose loss is a mean over the run
             continue
         named = losses(record)
-        record_step = step_of(record, has_loss=bool(named))
+        record_step = step_of(record, has_loss=bool(named or losses(record, of_validation=True)))
         is_behind = step is None and has_loss and not named  # of a record whose step is its last line
         if any(name in numbers for name in named) or record_step not in (None, step) and not is_behind:
             if numbers:

@@ -18,25 +18,25 @@ _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
     "global step max steps", "global steps", "step idx", "_step",
 )  # fmt: skip
-_STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
+_STEP_BESIDE_LOSS = ("steps", "it", "s", "up.")
 
-_LOSS = {"loss", "trl", "tel", "xent", "ce", "nll"}
+_LOSS = {"loss", "trl", "xent", "ce", "nll"}
 # Losses without further terms: of a language model, of masked tokens, or of the main one of several heads.
 _CROSS_ENTROPY = {"lm", "mlm", "llm", "gpt", "main", "ce", "nll", "xent", "entropy"}
-VALIDATION = set("val valid validation eval evaluation test dev tel".split())
+VALIDATION = set("val valid validation eval evaluation test dev".split())
 """Words that show a validation loss in a name, or in a field such as `split`."""
 _MEAN = {"avg", "average", "mean"}
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | VALIDATION | _MEAN | set(
-    "train training cross entropy language model reduced total batch current step info out global".split()
+    "train training cross language model reduced total batch current step info out global".split()
 )  # fmt: skip
 # Parts of names for a fast first selection among many names.
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
     re.compile(part, re.IGNORECASE)
-    for part in (r"loss|trl|tel|xent|nll|\bce\b", "norm|^grad$|grad.*l2", r"step|iter|update|^(?:it|s|up\.)$")
+    for part in (r"loss|trl|xent|nll|\bce\b", "norm|^grad$|grad.*l2", r"step|iter|update|^(?:it|s|up\.)$")
 )
 _GRADIENT = {"grad", "grad.", "gradient", "gnorm"}
 _ALONE = {"norm", "total", "global", "train"}
-_OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim", "step"}
+_OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "step"}
 
 # The part of a norm's name that shows a squared norm.
 _SQUARED = re.compile(

@@ -19,7 +19,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # A name followed by its number, which is no percentage, as of a progress bar `Steps: 1%`. It starts at the beginning
 # of a word, which avoids a quadratic search.
 _PAIR = re.compile(
-    r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
+    r"(?<![\w./])([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=|]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+(?:tensor\()?)"
     rf"({_NUMBER})(?![\d.]*\s?%)(?:,(\d{{1,2}}|\d{{4,}})(?!\d|[,.]\d))?",
     re.IGNORECASE,
@@ -268,14 +268,14 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
-    # Return whether a line is a table's header: it names a loss, norm, parameter or tag, and a row follows.
+    # Return whether a line is a table's header: it names a loss, parameter or tag, and a row follows.
     row = list(map(_is_number, _cells("".join(after))))
     is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
-    if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
+    if not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
         return False
     names = [name.rpartition(" - ")[2] for name in cells]
     is_tagged = "value" in map(plain, names) and bool({"step", *_TAGS} & set(map(plain, names)))
-    return is_tagged or bool(losses(names) or norms(names)) or any(map(PARAMETER.search, names))
+    return is_tagged or bool(losses(names)) or any(map(PARAMETER.search, names))
 
 
 def _of_words(line: str) -> dict[str, float]:

@@ -4,16 +4,23 @@ Pre-LN, 8 experts of which each token has one or two, random attention, 8 tokens
 conditioned engine draws no matrix and is exact in law. Theory takes 8192 patterns of attention and choices.
 """
 
+import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gradbounds.actions.first_line import COARSE, first_line, quick_sampling, scale_of_batch
+from gradbounds.budget import Budget
 from simulate import sample
+from simulate.curvature.first_step import gradients
+from tests.evidence.test_batch_steps import TEXT, TOKENS, problem, stack, words
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack, predict
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.text_law import TextLaw
 
 pytestmark = pytest.mark.evidence
 
@@ -118,3 +125,39 @@ def test_experts_beside_theory(kept_folder):
     # Of 256 coordinates; without what two sequences share the router's would be 10% off, and others more.
     assert np.abs(np.array([row["ratio"] for row in batches.values()]) - 1).max() <= 0.05
     assert min(row["shared"] for row in batches.values()) > 0.19
+
+
+# Step 1 of 24 networks with experts on windows of a text, fixed before any was drawn: width, depth, kind, sequences.
+RANGES = [
+    (width, depth, f"experts {scale} {experts} text", (16, 64)[k % 2])
+    for k, (width, depth, scale, experts) in enumerate(
+        itertools.product((256, 512), (2, 4), ("qwen", "unit"), ("8 2", "16 4", "32 1"))
+    )
+]
+
+
+def in_ranges(width: int, depth: int, kind: str, sequences: int, seed: int) -> dict[str, Any]:
+    """Loss and gradient norm of one network, with the ranges that the card prints for a text whose law is known."""
+    network, law = stack(width, depth, kind), TextLaw.of_text(words(), TOKENS)
+    patterns, coarse = quick_sampling(network, law, None)
+    line = first_line(scale_of_batch(network, law, patterns, Budget.of(None, None), coarse=coarse), sequences, (), law)
+    line = replace(line, quick=COARSE * bool(coarse))
+    loss, gradient = gradients(problem(network, sequences, seed, kind))
+    norm = sum(float(part.square().sum()) for part in gradient.values()) ** 0.5
+    low, high = line.loss - 2.0 * line.loss_deviation, line.loss + 2.0 * line.loss_deviation
+    return {"loss": [low, loss, high], "norm": [line.norm_range[0], norm, line.norm_range[1]], "predicted": line.norm}
+
+
+@pytest.mark.skipif(not TEXT, reason="TEXT must name a file of English text")
+def test_ranges_of_step_1(kept_folder):
+    """Loss and gradient norm are in their ranges in at least 21 of 24 networks: two standard deviations each way."""
+    found = {
+        " ".join(map(str, case)): kept_case(kept_folder, f"{case} range", partial(in_ranges, *case, 40000 + k))
+        for k, case in enumerate(RANGES)
+    }
+    inside = {
+        name: sum(low <= value <= high for row in found.values() for low, value, high in [row[name]])
+        for name in ("loss", "norm")
+    }
+    record("expert-ranges", {"inside": inside, "networks": rounded(found)}, short=True)
+    assert min(inside.values()) >= 21

@@ -39,6 +39,7 @@ LOG = LogLine(11.0, 2.5, 1)
         (json.dumps({"step": 500, "loss": 3.0, "x": {}}, indent=1)[:-4], "step 0 or 1, got step 500 first"),
         ('{"text": "' + "a" * 200_000, "must have a loss of a training step.* got none in the first MiB"),
         ("step,loss,text\n1,11.0," + "a" * 200_000 + "\n", LogLine(11.0, None, 1)),
+        ("#" * (2**20 - 17) + "\nstep: 1 loss: 11.25\n", "got none in the first MiB"),  # cut within the number
         ("a" * 1_000_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("a1" * 500_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("1" * 900_000 + "x\nloss: 11.0\n", LogLine(11.0)),
@@ -49,7 +50,7 @@ LOG = LogLine(11.0, 2.5, 1)
         ("[" * 100_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("loss," + ",".join(map("c{}".format, range(30_000))) + "\n11.0" + ",1" * 30_000, LogLine(11.0)),
     ],
-    ids=range(19),
+    ids=range(20),
 )
 def test_logs(tmp_path, text, found):
     file, start = tmp_path / "log", time.process_time()

@@ -595,37 +595,7 @@ def test_names_that_are_not_gradients():
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('[{"step": 1, "loss": 11.0, "grad_norm": 2.5}, {"step": 2, "loss": 9.0}]', LogLine(11.0, 2.5, 1)),
-        (
-            json.dumps({"best_metric": None, "log_history": [{"epoch": 0.1, "step": 1, "loss": 11.0}]}, indent=2),
-            LogLine(11.0, None, 1),
-        ),
-        (
-            '{"_step": 0, "grads/h.0.mlp.c_fc.weight": 0.5}\n{"_step": 1, "grads/h.0.mlp.c_fc.weight": 0.25}\n',
-            LogLine(None, None, 0, {"grads/h.0.mlp.c_fc.weight": 0.5}),
-        ),
-        ('"Step","a - loss","a - loss__MIN","a - loss__MAX"\n"0","11.0","1","2"\n', LogLine(11.0, None, 0)),
-        ("step,loss,grad_norm_sq\n0,11.0,6.25\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
-        ("step,grad_norm^2,grad_norm,loss\n0,6.25,2.5,11.0\n", LogLine(11.0, 2.5, 0)),
-        ("step,clipped_grad_norm,grad_norm_sq,loss\n0,1.0,6.25,11.0\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
-        ("step: 0 loss: 11.0 grad norm squared: 6.25\n", LogLine(11.0, 6.25, 0, {}, "norm squared")),
-        ('{"step": 0, "loss": 11.0, "clipped": {"norm": 1.0}}', LogLine(11.0, 1.0, 0, {}, "clipped/norm")),
-        ('{"step": 0, "loss": 11.0, "clipped": true, "num_clipped": 3, "clipped loss": 0.5}', LogLine(11.0, None, 0)),
-    ],
-)  # fmt: skip
-def test_other_ways_out(tmp_path, text, line):
-    """The norm is the one before clipping, and no square where there is the norm."""
-    (tmp_path / "log").write_text(text)
-    assert read_log(tmp_path / "log") == line
-
-
-def test_bad_exports(tmp_path):
-    (tmp_path / "log.csv").write_text('"Step","a - train/loss","b - train/loss"\n"0","11.0","12.0"\n')
-    with pytest.raises(ValueError, match="logged must contain one run, got several columns 'train/loss'"):
-        read_log(tmp_path / "log.csv")
+def test_bad_folders(tmp_path):
     (tmp_path / "log.csv").write_text("step,loss\n0,11.0\n")
     for path, error in (
         (tmp_path, "have files with columns Step and Value in a folder"),

@@ -2,11 +2,14 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 from gradbounds.actions.first_line import first_line
+from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.log_names import bare, is_clipped, is_squared
 from gradbounds.actions.logged import predict_logged
+from gradbounds.actions.logged_as import LoggedAs, reading
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
@@ -18,6 +21,10 @@ FIELDS = {"placement": "pre", "width": 64, "depth": 2, "tokens": 4, "vocab": 16,
 BATCH = 6
 TOKENS = BATCH * FIELDS["tokens"]
 ROLES = {"self_attn.v_proj": "WV", "mlp.fc1": "W1", "mlp.fc2": "W2"}
+MATRIX = "h.0.fc.weight"
+_LOST = "Clipping may have changed the norms by a factor that the log does not state: {}."
+MATRICES = _LOST.format("matrices are only compared with one another")
+BOTH = _LOST.format("the gradient norm is not judged, and matrices are only compared with one another")
 TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16", "--batch", "6")
 
 
@@ -48,72 +55,69 @@ def record_of(loss, norm, norms):
     return {"loss": loss, "grad_norm": norm} | norms
 
 
-def check_plain(result, loss, norm, norms):
-    """Every number is what the plain log has."""
-    assert [result.values[f"logged_{name}"] for name in ("loss", "norm")] == pytest.approx([loss, norm], rel=1e-12)
-    layers = result.to_frame("layers")
-    assert layers["logged"].tolist() == pytest.approx(list(norms.values()), rel=1e-12)
-    assert layers["ratio"].tolist() == pytest.approx([1.0] * len(norms), rel=1e-9)
-    assert result.values["as_it_should_be"]
+def line_of(loss, norm, matrix, name="", of_matrix=MATRIX):
+    return LogLine(loss, norm, 0, {of_matrix: matrix}, name)
 
 
 @pytest.mark.parametrize(
-    ("words", "power", "line"),
+    ("words", "logged", "read", "settled", "text"),
     [
-        ("", 1, None),
-        ("mean norm unclipped", 1, "Read as means over tokens, norms, before clipping."),
-        ("square", 2, "Read as squares: gradient norm "),
-        ("sum", 1, f"Read as sums over {TOKENS} tokens: loss "),
-        ("sum square", 2, f"Read as sums over {TOKENS} tokens, squares: loss "),
-        ("square sum sum", 2, f"Read as sums over {TOKENS} tokens, squares: loss "),
+        ("", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), "", []),
+        ("norm", (3.0, 2.0, 0.5, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5), "square", ["Read as norms."]),
+        ("square", (3.0, 4.0, -0.25), (3.0, 2.0, -0.5), "square", ["Read as squares: gradient norm 2."]),
+        ("", (3.0, 4.0, 0.25, "grad_norm_sq", f"{MATRIX}/norm_sq"), (3.0, 2.0, 0.5), "square",
+         [f"Read as squares by name (grad_norm_sq, {MATRIX}/norm_sq): gradient norm 2."]),
+        ("sum square", (72.0, 48.0**2, 12.0**2), (3.0, 2.0, 0.5), "sum square",
+         ["Read as sums over 24 tokens, squares: loss 3, gradient norm 2."]),
+        ("sum", (None, None, 12.0), (None, None, 0.5), "sum", ["Read as sums over 24 tokens."]),
+        # A norm below the threshold was not clipped, and one above it was logged before clipping.
+        ("clipped:2.1", (3.0, 2.0, 0.5), (3.0, 2.0, 0.5), "clipped",
+         ["Read as not clipped, because the norm is below 2.1."]),
+        ("clipped:0.5", (3.0, 2.0, 0.125), (3.0, 2.0, 0.5), "clipped",
+         ["Read as the total norm before clipping to 0.5, and all other norms after it."]),
+        ("sum square clipped:12", (72.0, 48.0**2, 3.0**2), (3.0, 2.0, 0.5), "sum square clipped",
+         ["Read as sums over 24 tokens, squares, the total norm before clipping to 12, and all other norms after it: "
+          "loss 3, gradient norm 2."]),
+        ("clipped:0.5", (3.0, 2.0, 0.125, "grad_norm", f"clipped/{MATRIX}"), (3.0, 2.0, 0.5), "clipped",
+         ["Read as the total norm before clipping to 0.5, and all other norms after it."]),
+        ("clipped:1", (3.0, 1.5, 0.25), (3.0, 1.5, 0.375), "clipped",
+         ["Read as the total norm before clipping to 1, and all other norms after it."]),
+        ("mean clipped:0.5", (3.0, 0.4, 0.125, "clipped_grad_norm"), (3.0, 0.4, 0.125), "sum clipped",
+         ["Read as means over tokens, not clipped, because the norm is below 0.5."]),
+        # At the threshold, the factor is lost.
+        ("clipped:0.5", (3.0, 0.497, 0.125, "clipped_grad_norm"), (3.0, None, 0.125), "clipped",
+         ["Read as after clipping to 0.5.", BOTH]),
+        *[("clipped:0.5", (3.0, 0.5 * times, 0.125), (3.0, None, 0.125), "clipped",
+           ["Read as after clipping to 0.5.", BOTH])
+          for times in (0.991, 1.009)],
+        ("clipped:0.5", (3.0, None, 0.125), (3.0, None, 0.125), "clipped",
+         ["Read as after clipping to 0.5.", MATRICES]),
+        ("", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, None, 0.125), "clipped",
+         [f"Read as after clipping by name (clipped_grad_norm, clipped/{MATRIX}).", BOTH]),
+        ("unclipped", (3.0, 0.5, 0.125, "clipped_grad_norm", f"clipped/{MATRIX}"), (3.0, 0.5, 0.125), "clipped",
+         ["Read as before clipping."]),
+        ("", (3.0, 2.0, 0.5, "raw_grad_norm"), (3.0, 2.0, 0.5), "clipped",
+         ["Read as before clipping by name (raw_grad_norm)."]),
     ],
-)
-def test_sums_and_squares(tmp_path, healthy, words, power, line):
-    loss, norm, norms = healthy
-    number = TOKENS if "sum" in words else 1
-    written = {name: (number * value) ** power for name, value in norms.items()}
-    result = judged(tmp_path, record_of(number * loss, (number * norm) ** power, written), *words.split())
-    check_plain(result, loss, norm, norms)
-    assert (line or "") in str(result) and ("Read as" in str(result)) == (line is not None)
+)  # fmt: skip
+def test_readings(words, logged, read, settled, text):
+    """A log of sums, squares or clipped norms has a plain log's numbers, or it is said which comparisons are lost."""
+    found = reading(line_of(*logged), LoggedAs.of(words.split()), TOKENS)
+    assert (found.line, found.lines, found.settled) == (line_of(*read, *logged[3:]), text, set(settled.split()))
+    assert found.is_to_scale == (not set(text) & {BOTH, MATRICES})
 
 
-@pytest.mark.parametrize(("words", "number", "power"), [("", 1, 1), ("sum square", TOKENS, 2)])
-def test_norms_after_clipping(tmp_path, healthy, words, number, power):
-    """Below the threshold nothing was clipped, and a norm above it is from before; at it the factor is lost."""
-    loss, norm, norms = healthy
-
-    def result(threshold, whole, times=1.0):
-        written = {name: (number * times * value) ** power for name, value in norms.items()}
-        record = record_of(number * loss, (number * whole) ** power, written)
-        return judged(tmp_path, record, *words.split(), f"clipped:{number * threshold:.17g}")
-
-    for threshold, times, said in ((2 * norm, 1.0, "not clipped, because the norm is below "),
-                                   (norm / 4, 0.25, "the total norm before clipping to ")):  # fmt: skip
-        fine = result(threshold, norm, times=times)
-        check_plain(fine, loss, norm, norms)
-        assert said in str(fine)
-    lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
-    assert lost.values["logged_norm"] is None and lost.values["as_it_should_be"]
-    assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
-    assert "the gradient norm is not judged, and matrices are only compared with one another." in str(lost)
-    for whole, error in ((norm / 4, "^logged_as must give the clipping threshold of the log, got clipped:"),
-                         (norm, " times the threshold")):  # fmt: skip
-        with pytest.raises(ValueError, match=error):
-            result(norm / 4, whole)
-
-
-def test_what_is_no_square_and_what_stands_there_twice(tmp_path, healthy):
-    """Numbers that are no square are named as they are; a matrix of two names is clipped once."""
-    loss, norm, norms = healthy
-    squares = {name: value**2 for name, value in norms.items()}
-    bad = {"layers.0.mlp.fc1.weight": -1.0, "layers.0.mlp.fc2.weight": 0.0, "layers.1.mlp.fc2.weight": float("nan")}
-    result = judged(tmp_path, record_of(loss, norm**2, squares | bad), "square")
-    assert len(result.to_frame("layers")) == len(norms) - len(bad)
-    assert all(f"{name}, which is {value:g}" in str(result) for name, value in bad.items())
-    length = sum(value**2 for value in norms.values()) ** 0.5
-    twice = norms | {f"model.{name}": value for name, value in norms.items()}
-    result = judged(tmp_path, {"loss": loss} | twice, f"clipped:{length:.17g}")
-    assert len(result.to_frame("layers")) == 2 * len(norms)
+def test_thresholds_that_a_log_contradicts():
+    """A matrix that a log has by two names counts once."""
+    with pytest.raises(ValueError, match="got clipped:0.5; but clipped_grad_norm is 1.02 times the threshold"):
+        reading(line_of(3.0, 0.51, 0.125, "clipped_grad_norm"), LoggedAs(threshold=0.5))
+    found = reading(line_of(72.0, None, 12.0), LoggedAs(is_sum=True, threshold=12.0), TOKENS)
+    table = pd.DataFrame({"layer": [1, 1, 1, 2], "role": ["W1", "W1", "W2", "W2"], "logged": [0.3, 0.3, 0.24, 0.32]})
+    found.check(table)
+    with pytest.raises(ValueError, match="got clipped:12; but the norms of the matrices together are 1.03 times the"):
+        found.check(table.assign(logged=1.03 * table["logged"]))
+    most = [reading(line_of(3.0, norm, 0.125), LoggedAs(threshold=0.5)).most for norm in (2.0, 0.5, 0.4)]
+    assert most == [2.0, 0.5, float("inf")]
 
 
 def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy):
@@ -154,43 +158,6 @@ def test_a_matrix_of_an_unknown_factor_is_no_cause(tmp_path, healthy):
     assert judged(tmp_path, record_of(loss, 9 * norm, norms)).to_frame()["cause"].str.contains("in layer").any()
 
 
-@pytest.mark.parametrize("total", ["grad_norm_sq", "grad_norm^2", "train/squared_grad_norm", "gnorm_squared"])
-@pytest.mark.parametrize("matrix", ["{}/norm_sq", "{}_grad_norm_squared", "sq_norm/{}", ""])
-def test_names_that_say_squares(tmp_path, healthy, total, matrix):
-    """Behind a matrix or before it, or of the object that it is in; but a user knows better."""
-    loss, norm, norms = healthy
-
-    def result(power, *words):
-        of = {name: value**power for name, value in norms.items()}
-        written = {matrix.format(name): value for name, value in of.items()} if matrix else {"l2_squared": of}
-        return judged(tmp_path, {"loss": loss, total: norm**power} | written, *words)
-
-    check_plain(result(2), loss, norm, norms)
-    assert f"Read as squares by name ({total}, " in str(result(2))
-    check_plain(result(1, "norm"), loss, norm, norms)
-
-
-@pytest.mark.parametrize(
-    "total", ["clipped_grad_norm", "grad_norm_after_clip", "grad_norm/post-clip", "norm (clipped)"]
-)
-def test_names_that_say_clipped(tmp_path, healthy, total):
-    loss, norm, norms = healthy
-    clipped = {f"{name}_grad_norm_clipped": value / 4 for name, value in norms.items()}
-    result = judged(tmp_path, {"loss": loss, total: norm / 4} | clipped)
-    assert result.values["logged_norm"] is None
-    assert f"Read as after clipping by name ({total}, " in str(result)
-    assert "the gradient norm is not judged, and matrices are only compared with one another." in str(result)
-    whole = judged(tmp_path, {"loss": loss, "grad_norm": norm} | clipped, f"clipped:{norm / 4:.17g}")
-    check_plain(whole, loss, norm, norms)
-    with pytest.raises(ValueError, match="^logged_as must give the clipping threshold of the log, got clipped:"):
-        judged(tmp_path, {"loss": loss, total: norm} | clipped, f"clipped:{norm / 4:.17g}")
-    overruled = judged(tmp_path, {"loss": loss, total: norm / 4}, "unclipped")
-    assert overruled.values["logged_norm"] == norm / 4
-    before = judged(tmp_path, {"loss": loss, "unclipped_grad_norm": norm, total: norm / 4})
-    assert before.values["logged_norm"] == norm
-    assert "Read as before clipping by name (unclipped_grad_norm)." in str(before)
-
-
 @pytest.mark.parametrize(
     ("name", "squared", "clipped", "plain"),
     [
@@ -201,6 +168,24 @@ def test_names_that_say_clipped(tmp_path, healthy, total):
         ("squared_relu/layers.0.fc1.weight", False, None, "squared_relu/layers.0.fc1.weight"),
         ("clip_norm", False, None, "clip_norm"),
         ("pre_clip_grad_norm**2", True, False, "grad_norm"),
+        *[
+            (f"grad_norm_{word}", False, False, "grad_norm")
+            for word in ("unclipped", "raw", "pre-clip", "preclipped", "before_clipping")
+        ],
+        *[
+            (f"{word}_grad_norm", False, True, "grad_norm")
+            for word in ("post_clip", "after_clipped", "after clipping", "clipped")
+        ],
+        *[
+            (f"{word}_grad_norm", False, None, f"{word}_grad_norm")
+            for word in ("rawest", "unclippeds", "preclipp", "declipped")
+        ],
+        *[(f"grad_l2{word}", True, None, "grad_l2") for word in ("_sq", "_squared", "^2", "**2")],
+        *[(f"{word}gnorm", True, None, "gnorm") for word in ("sq_", "squared_")],
+        ("squared_gradient_l2", True, None, "gradient_l2"),
+        ("sq grad_norm", True, None, "grad_norm"),
+        ("lsq_norm", False, None, "lsq_norm"),
+        ("grad_norm/clipped", False, True, "grad_norm/"),
         ("clipped/layers.0.fc1.weight", False, True, "/layers.0.fc1.weight"),
     ],
 )
