@@ -53,8 +53,7 @@ def check_plain(result, loss, norm, norms):
     assert [result.values[f"logged_{name}"] for name in ("loss", "norm")] == pytest.approx([loss, norm], rel=1e-12)
     layers = result.to_frame("layers")
     assert layers["logged"].tolist() == pytest.approx(list(norms.values()), rel=1e-12)
-    assert layers["ratio"].tolist() == pytest.approx([1.0] * len(norms), rel=1e-9)
-    assert result.values["as_it_should_be"]
+    assert layers["ratio"].tolist() == pytest.approx([1.0] * len(norms), rel=1e-9) and result.values["as_it_should_be"]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +92,9 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
         check_plain(fine, loss, norm, norms)
         assert said in str(fine)
     lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
-    assert lost.values["logged_norm"] is None and lost.values["as_it_should_be"]
-    assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
+    assert (lost.values["logged_norm"], lost.values["as_it_should_be"]) == (None, True) and (
+        lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
+    )
     assert "the gradient norm is not judged, and matrices are only compared with one another." in str(lost)
     for whole, error in ((norm / 4, "^logged_as must give the clipping threshold of the log, got clipped:"),
                          (norm, " times the threshold")):  # fmt: skip
@@ -108,8 +108,9 @@ def test_what_is_no_square_and_what_stands_there_twice(tmp_path, healthy):
     squares = {name: value**2 for name, value in norms.items()}
     bad = {"layers.0.mlp.fc1.weight": -1.0, "layers.0.mlp.fc2.weight": 0.0, "layers.1.mlp.fc2.weight": float("nan")}
     result = judged(tmp_path, record_of(loss, norm**2, squares | bad), "square")
-    assert len(result.to_frame("layers")) == len(norms) - len(bad)
-    assert all(f"{name}, which is {value:g}" in str(result) for name, value in bad.items())
+    assert len(result.to_frame("layers")) == len(norms) - len(bad) and all(
+        f"{name}, which is {value:g}" in str(result) for name, value in bad.items()
+    )
     length = sum(value**2 for value in norms.values()) ** 0.5
     twice = norms | {f"model.{name}": value for name, value in norms.items()}
     result = judged(tmp_path, {"loss": loss} | twice, f"clipped:{length:.17g}")
@@ -177,18 +178,17 @@ def test_names_that_say_clipped(tmp_path, healthy, total):
     loss, norm, norms = healthy
     clipped = {f"{name}_grad_norm_clipped": value / 4 for name, value in norms.items()}
     result = judged(tmp_path, {"loss": loss, total: norm / 4} | clipped)
-    assert result.values["logged_norm"] is None
-    assert f"Read as after clipping by name ({total}, " in str(result)
+    assert result.values["logged_norm"] is None and f"Read as after clipping by name ({total}, " in str(result)
     assert "the gradient norm is not judged, and matrices are only compared with one another." in str(result)
     whole = judged(tmp_path, {"loss": loss, "grad_norm": norm} | clipped, f"clipped:{norm / 4:.17g}")
     check_plain(whole, loss, norm, norms)
     with pytest.raises(ValueError, match="^logged_as must give the clipping threshold of the log, got clipped:"):
         judged(tmp_path, {"loss": loss, total: norm} | clipped, f"clipped:{norm / 4:.17g}")
-    overruled = judged(tmp_path, {"loss": loss, total: norm / 4}, "unclipped")
-    assert overruled.values["logged_norm"] == norm / 4
+    assert judged(tmp_path, {"loss": loss, total: norm / 4}, "unclipped").values["logged_norm"] == norm / 4
     before = judged(tmp_path, {"loss": loss, "unclipped_grad_norm": norm, total: norm / 4})
-    assert before.values["logged_norm"] == norm
-    assert "Read as before clipping by name (unclipped_grad_norm)." in str(before)
+    assert before.values["logged_norm"] == norm and "Read as before clipping by name (unclipped_grad_norm)." in str(
+        before
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,9 @@ def test_names_that_nothing_matches_are_listed(tmp_path, healthy):
     text = ",".join(["step", "train_loss", *names]) + "\n" + ",".join(map(str, [0, loss, 1, 2, 3, 4])) + "\n"
     (tmp_path / "log.csv").write_text(text)
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log.csv", patterns=None, max_time="1m")
-    assert "Parameters not compared: layer*_attn_c_attn_weight_gnorm (2), layer*_ln_1_bias_gnorm (2)." in str(result)
-    assert result.to_frame("layers").empty
+    assert result.to_frame("layers").empty and (
+        "Parameters not compared: layer*_attn_c_attn_weight_gnorm (2), layer*_ln_1_bias_gnorm (2)." in str(result)
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,8 +241,7 @@ def test_bad_words_are_one_line(tmp_path, capsys, words, error):
     (tmp_path / "log").write_text("0 3.0 0.5\n")
     assert main([*TINY, "--logged", str(tmp_path / "log"), "--logged-as", *words.split()]) == 2
     complaint = capsys.readouterr().err
-    assert error in complaint
-    assert complaint.count("\n") == 1
+    assert error in complaint and complaint.count("\n") == 1
 
 
 def test_words_stand_with_a_log(tmp_path, capsys):
