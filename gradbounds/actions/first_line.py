@@ -77,6 +77,7 @@ class FirstLine:
         quick: largest relative error by which a quick estimate of the norm is too small; 0 otherwise.
         masked: share of masked words; 0 if every position counts in the loss.
         positions: number of positions in the batch.
+        own_logit: mean logit of a position's own token with tied embeddings, in Pre-LN networks; 0 elsewhere.
     """
 
     loss: float
@@ -89,6 +90,7 @@ class FirstLine:
     quick: float = 0.0
     masked: float = 0.0
     positions: int = 0
+    own_logit: float = 0.0
 
     @property
     def log_deviation(self) -> float:

@@ -58,7 +58,7 @@ _HARMS = {
 # The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
 # a prediction, and the step.
 _DECIDING = (
-    "repeat with --text FILE, the token ids of your batch, because {} could explain the log",
+    "repeat with --text FILE, the token ids of your batch: {} could explain the log",
     "test the other causes, then repeat with --text FILE, the token ids of your batch: no text of --text english or "
     "code explains the log, but another text could",
     "repeat with a longer --max-time or with --text FILE, because known texts were not computed",
@@ -200,12 +200,10 @@ def _judged(
         far = far_lines(beside, "Loss and norm of step 1 agree with a known text")
         texts = [] if far else texts
     others = [*theory.others(given, printed, missing)]
-    nearest = min((each.distance(printed) for each in texts), default=math.inf)
-    explaining = [each for each in (*causes, *others) if each.explains(printed)]
-    alone = {each.kind: each for each in sorted(explaining, key=lambda each: -each.distance(printed))}
-    two = theory.with_texts(healthy, texts, others, read, alone) if is_free else []
+    single = sorted([*causes, *others], key=lambda each: -each.distance(printed))
+    alone = {each.kind: each for each in single if each.explains(printed)}
     causes = [
-        *(each for each in two if each.distance(printed) < nearest), *causes, *others,
+        *(theory.with_texts(healthy, others, read, alone) if is_free else []), *causes, *others,
         *combined_causes(others, read, stack, theory.batch),
     ]  # fmt: skip
     ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
@@ -226,7 +224,7 @@ def _judged(
 def _doubts(texts: Sequence[Cause], *, is_missing: bool, is_late: bool) -> list[str]:
     # Name the measurements that decide an undecided verdict.
     beyond = all(each.text_off > 2.0 for each in texts)  # 19 of 20 batches of usual texts are nearer
-    words = "no English text, but one as repetitive as code" if beyond else "a usual text"
+    words = "English text does not explain the log, but text as repetitive as code" if beyond else "a usual text"
     kinds = any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing, is_late
     return [each.format(words) for each in itertools.compress(_DECIDING, kinds)]
 
@@ -244,14 +242,17 @@ def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> l
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     # State which numbers are off, and which causes explain them.
     verdict, tested = "undecided" if doubts else "not as predicted", sum(cause.tried for cause in ranked)
-    decide = f" To decide, {'; and '.join(doubts)}." * bool(doubts)
+    decide = f"\nTo decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
     kinds = dict[str, Cause]()
     for cause in sorted(ranked, key=lambda each: not each.is_text):
         if cause.explains(printed):
             kinds.setdefault(cause.kind, cause)
+    groups = dict[str, list[Cause]]()
+    for cause in kinds.values():
+        groups.setdefault(cause.group, []).append(cause)
     near = sorted(
-        [*kinds.values()][:MOST_CAUSES],
+        sorted(kinds.values(), key=lambda each: each is not groups[each.group][0])[:MOST_CAUSES],
         key=lambda each: (
             not each.is_text or each.is_fitted, ", and " in each.words, each.is_text, each.distance(printed)
         ),
@@ -265,14 +266,17 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
             "gradbounds probe.",
         ]  # fmt: skip
-    order = "a text, then the nearest" if near[0].is_text else "single causes first, by nearness"
-    lines += [f"Causes that explain these numbers{healthy.words} ({tested} tested; {order}):"]
+    lines += [
+        f"Causes that explain these numbers{healthy.words} ({tested} tested; "
+        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}):"
+    ]
     logged = f"; log: {printed.norm / healthy.line.norm:.3g}, {{:.0%}} off" if printed.norm else ""
     lines += [
         f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
         f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times"
         + f"{logged.format(abs(math.log((printed.norm or 1.0) / cause.line.norm)))})"
         + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
+        + "".join(f"\n    or: {other.words}" for other in groups[cause.group][1:2] if other not in near)
         for cause in near
     ]
     codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))]

@@ -30,6 +30,8 @@ DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
 WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with probability "
 """The words between a cause and the probability of equal tokens in the text with which it explains a log."""
+# Causes that a log hardly tells apart without its text, by a pattern of their words.
+_GROUPS = {"norm": "the (gradient is|norm) ", "weights": rf"({DRAWN_BY}|all weights|W\^O|embeddings)(?!.*, and )"}
 # A number, or a range with the nearest number.
 _NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]* \(nearest: [\d.]+\))?")
 
@@ -77,6 +79,12 @@ class Cause:
         """Return the words without their numbers; all codes that initialize weights are one kind."""
         single = re.sub(r" \([^()]* with other texts: --text FILE\)$", "", self.words.partition(WITH_TEXT)[0])
         return DRAWN_BY if single.startswith(DRAWN_BY) and ", and " not in single else _NUMBERS.sub("N", single)
+
+    @property
+    def group(self) -> str:
+        """Return the name of the causes that multiply the norm alone, or of other weights; else the kind."""
+        words = self.words.partition(WITH_TEXT)[0]
+        return next((name for name, pattern in _GROUPS.items() if re.match(pattern, words)), self.kind)
 
     def distance(self, logged: LogLine) -> float:
         """Return how far the logged numbers are from their predictions under this cause, in standard deviations.
@@ -188,19 +196,20 @@ def nearest_with_texts(
     for kappa, cause in found:
         kinds.setdefault(_NUMBERS.sub("N", cause.words), []).append((kappa, cause))
     for pairs in kinds.values():
-        fits = [pair for pair in pairs if pair[1].explains(printed)] or pairs
-        fits.sort(key=lambda pair: pair[1].distance(printed))
+        fits = sorted(
+            [pair for pair in pairs if pair[1].explains(printed)] or pairs, key=lambda pair: pair[1].distance(printed)
+        )
         nearest, tried = fits[0][1], sum(cause.tried for _, cause in pairs)
         numbers = [_NUMBERS.findall(cause.words) for _, cause in fits]
         free = [values for values in zip(*numbers, strict=True) if len({*values}) > 1]
         is_one = len(free) == 1 and free[0] == tuple(row[0] for row in numbers)
-        if by_itself := alone.get(nearest.kind):
-            ends = [*map(float, free[0])] if is_one else []
-            other = f" ({min(ends):.15g} to {max(ends):.15g} with other texts: --text FILE)" if is_one else ""
-            yield replace(by_itself, words=by_itself.words + other, tried=tried)
-            continue
-        words = _NUMBERS.sub(_range([*map(float, free[0])]), nearest.words, count=1) if is_one else nearest.words
-        yield replace(nearest, words=f"{words}{WITH_TEXT}{_range([kappa for kappa, _ in fits])}", tried=tried)
+        values = [*map(float, free[0])] if is_one else [0.0]
+        other = f" ({min(values):.15g} to {max(values):.15g} with other texts: --text FILE)" * is_one
+        words = (_NUMBERS.sub(_range(values), nearest.words, count=1) if is_one else nearest.words) + (
+            f"{WITH_TEXT}{_range([kappa for kappa, _ in fits])}"
+        )
+        by_itself = alone.get(nearest.kind)
+        yield replace(by_itself or nearest, words=by_itself.words + other if by_itself else words, tried=tried)
 
 
 def _range(numbers: Sequence[float]) -> str:

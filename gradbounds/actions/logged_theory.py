@@ -37,6 +37,7 @@ from theory.configurations import Note
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.coverage import NoRuleError, require
+from theory.first_step.noise_scale import NoiseScale
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
 from theory.mean_field.kernels import Array
@@ -54,8 +55,9 @@ _OF_BATCH = 0.70
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
-# The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's error.
-_TEXTS, _OF_ESTIMATE = 9, 0.05
+# The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's logarithm
+# for each unit of ln kappa between the estimate and a prediction. At the ends of usual texts it is 5%.
+_TEXTS, _OF_ESTIMATE = 9, 0.07
 # The decrease of the squared distance that a cause must bring, as Akaike's criterion requires for one more number.
 _WORTH = 2.0
 # The standard deviations of all weights, and the factors by which they are tried.
@@ -119,8 +121,8 @@ class Theory:
         })  # fmt: skip
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         vectors, spread = vectors_of(stack, notes, self.of), self.spread if law is self.law else 0.0
-        line = first_line(scale, self.batch, vectors, law, spread)
-        return multiplied(replace(line, quick=self._error()), 1.0, self._correction)
+        line, own_logit = first_line(scale, self.batch, vectors, law, spread), _own_logit(stack, scale)
+        return multiplied(replace(line, quick=self._error(), own_logit=own_logit), 1.0, self._correction)
 
     def _error(self) -> float:
         # Return the largest relative error of a norm from coarse groups or few heads, in either direction.
@@ -144,13 +146,14 @@ class Theory:
 
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost, Cost]:
         """Return the words and the cost to print before a log is judged, and the part of the cost for causes."""
-        fine, cost = self.quick_cost(coarse=False), self.quick_cost(coarse=coarse)
+        cost = self.quick_cost(coarse=coarse)
         self._coarse = bool(self._coarse)
-        others = [other for _, other, _ in _other_weights(given, self.of, self.stack)]
-        causes = sum((self.cost(other) for other in others if self.of_loss(other, line) is None), Cost())
-        again = fine if fine.seconds > cost.seconds else Cost()  # where the quick prediction is too uncertain
-        what = f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)"
-        return what, cost + causes + again, causes
+        causes = self.cost(self.stack)  # for one text that explains the log
+        for _, other, _ in _other_weights(given, self.of, self.stack):
+            causes += self.cost(other) if self.of_loss(other, line) is None else Cost()
+        return (
+            f"predicting the first step ({cpu_time(cost.seconds)} if the log is as predicted)", cost + causes, causes,
+        )  # fmt: skip
 
     def healthy(self, notes: tuple[Note, ...], *, coarse: bool) -> Cause:
         """Predict the network that the user described, without any of the tested mistakes.
@@ -209,44 +212,38 @@ class Theory:
                 missing.append(words)
 
     def with_texts(
-        self, healthy: Cause, texts: Sequence[Cause], others: Sequence[Cause], read: Reading, alone: Mapping[str, Cause]
+        self, healthy: Cause, others: Sequence[Cause], read: Reading, alone: Mapping[str, Cause]
     ) -> list[Cause]:
         """Return each kind of cause with the known text with which it is nearest to a log.
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
         tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
-        deviation of a quarter of the usual range: 19 of 20 batches lie within it. A cause must be nearer to the log
-        than its text alone.
+        deviation of a quarter of the usual range: 19 of 20 batches lie within it. Tokens that repeat the previous one
+        lower the loss of tied embeddings, as `_repeating`. A cause must be nearer to the log than its text alone.
 
         Args:
             healthy: prediction for the network itself.
-            texts: texts that explain the log alone. The network has their loss if it is nearer, because tokens that
-                repeat the previous one lower the loss of tied embeddings.
             others: networks with other weights.
             read: the log.
             alone: causes that explain the log without another text, by kind.
         """
-        if self.law is None:
-            return []
         (least, most, largest), pairs = _usual_repeats(self.stack, self.batch), list[tuple[float, Cause]]()
-        step, loss = math.log(most / least) / (_TEXTS - 1), read.line.loss or math.inf
-        nearest = min((healthy, *texts), key=lambda each: abs(each.line.loss - loss))
+        step, start = math.log(most / least) / (_TEXTS - 1), self.law.across if self.law else math.nan
         further = least * np.exp(np.arange(0.0, math.log(largest / least) + step, step))
-        for kappa in (round(self.law.across, 4), *np.minimum(further, largest).round(4)):
+        for kappa in (round(start, 4), *np.minimum(further, largest).round(4)) if self.law else ():
             lines = [
-                _at_repeats(self.stack, line, kappa / self.law.across)
-                for line in (replace(healthy.line, loss=nearest.line.loss), *(each.line for each in others))
+                _repeating(_at_repeats(self.stack, each.line, kappa / start), kappa, read.line.loss)
+                for each in (healthy, *others)
             ]
             causes = [
                 *(replace(other, line=line) for other, line in zip(others, lines[1:], strict=True) if line.norm > 0),
                 *logging_causes(lines[0], read, self.stack, self.batch),
             ]
-            off = 0.0 if kappa == round(self.law.across, 4) else _text_off(kappa, least, most)
-            most_off = math.hypot(*Cause("", lines[0]).offs(read.line)) ** 2 - _WORTH
+            off = 0.0 if kappa == round(start, 4) else _text_off(kappa, least, most)
             pairs += [
                 (kappa, replace(cause, text_off=off))
                 for cause in causes
-                if math.hypot(*cause.offs(read.line)) ** 2 < most_off
+                if cause.distance(read.line) ** 2 < Cause("", lines[0]).distance(read.line) ** 2 - _WORTH
             ]
         return [*nearest_with_texts(pairs, read.line, alone)]
 
@@ -281,41 +278,30 @@ def text_causes(
         sequences: number of sequences in the batch; few sequences differ more from their text.
     """
     (least, most, largest), known = _usual_repeats(stack, sequences), start
-    norm, loss, nearest, tried = logged.norm or math.inf, logged.loss or 0.0, list[Cause](), list[float]()
-    # Losses, and shares of tokens that repeat the previous one, if the logged loss is lower than predicted.
-    runs = (
-        [(start[1].loss, start[0])]
-        if start is not None and stack.embeddings == "tied" and Cause("", start[1]).offs(logged)[0] < -BEYOND
-        else []
-    )
+    norm, nearest, tried = logged.norm or math.inf, list[Cause](), list[float]()
     for _ in range(_MOST_TEXTS):
         wanted, guess = (
             ((least * most) ** 0.5, None) if start is None else _guess(stack, *start, norm, (least, largest))
         )
         exponent = _exponent(wanted, stack.vocab)
-        if (
-            not runs
-            and any(abs(exponent - other) < _SAME for other in tried)
-            or guess is not None
-            and not Cause("", replace(guess, loss=loss) if runs else guess).explains(logged)
+        if any(abs(exponent - other) < _SAME for other in tried) or (
+            guess is not None and not Cause("", _repeating(guess, wanted, logged.loss)).explains(logged)
         ):
             break
         tried.append(exponent)
         law, like = TextLaw.zipf(exponent, stack.vocab), f", like --text zipf:{exponent:.3g}"
-        if runs:
-            share = law.across**0.5 if len(runs) == 1 else float(np.interp(loss, *np.transpose(sorted(runs))))
-            law = replace(law, own_labels=np.minimum(law.frequencies * share / law.across, 1.0))
-            like = f" and {share:.1%} of tokens repeat the previous one"
         line = predicted(law)
         # Zipf's law has no pairs of words that repeat together.
         least_deviation = _at_repeats(stack, known[1], law.across / known[0]).loss_deviation if known else 0.0
-        start = law.across, replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
-        runs += [(start[1].loss, share)] if runs else []
-        cause = _text_cause(stack, *start, logged, (least, most, largest), like, is_like=not runs)
+        line = replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
+        start = law.across, line
+        if is_low := Cause("", line).offs(logged)[0] < -BEYOND and line.own_logit > 0.0:
+            line = _repeating(line, law.across, logged.loss)
+            like = f" and {(start[1].loss - line.loss) / line.own_logit:.1%} of tokens repeat the previous one"
+        cause = _text_cause(stack, law.across, line, logged, (least, most, largest), like, is_like=not is_low)
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: math.hypot(*cause.offs(logged)))]
-        off = cause.offs(logged)[0]
-        if nearest and math.hypot(*nearest[0].offs(logged)) < _CLOSE or abs(min(off, 0.0) if runs else off) > BEYOND:
+        if nearest and math.hypot(*nearest[0].offs(logged)) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
             break
     return nearest
 
@@ -356,8 +342,29 @@ def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
         loss_deviation=line.loss_deviation * times**0.5 if times < 1.0 else max(
             line.loss_deviation, min(of_logit, line.loss_deviation * times)
         ),
-        norm_deviation=math.hypot(there.norm_deviation, _OF_ESTIMATE * there.norm),
+        norm_deviation=math.hypot(there.norm_deviation, _OF_ESTIMATE * abs(math.log(times)) * there.norm),
     )  # fmt: skip
+
+
+def _own_logit(stack: Stack, scale: NoiseScale) -> float:
+    # Return the mean logit of a position's own token; 0 without tied embeddings, or with Post-LN.
+    #
+    # The stream contains the token's embedding, and sub-layers are independent of it. The final norm divides by the
+    # root of the stream's energy.
+    return (
+        stack.output_scale * stack.embedding_scale * float(stack.width / scale.stream["hidden_energy"][-1]) ** 0.5
+        if stack.embeddings == "tied" and stack.placement in ("pre", "peri")
+        else 0.0
+    )
+
+
+def _repeating(line: FirstLine, kappa: float, logged: float | None) -> FirstLine:
+    # Return a first line with the loss that is nearest to a logged one, if up to the root of kappa of the tokens repeat
+    # the previous one.
+    return replace(
+        line,
+        loss=min(max(line.loss - line.own_logit * kappa**0.5, math.inf if logged is None else logged), line.loss),
+    )
 
 
 def _text_off(kappa: float, least: float, most: float) -> float:
