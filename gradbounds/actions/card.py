@@ -89,9 +89,9 @@ _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 # The error of a critical rate at factors of the tangent kernel that were not measured.
 _ROUGH = 2.5
 
-# Limits of the ratios of critical rates by 64 positions to those by 8 to 32, from about twelve published models by
-# hand; the numbers of the models are not stored. Fewer positions extrapolate the kernel's factor.
-_FEWER, _MORE = {"adam": 0.69, "sgd": 0.6}, 1.1
+# The smallest ratios of critical rates by 64 positions to a card's, and the largest. Source: 12 published models and
+# changes of them in tests/evidence/few-positions.json. Fewer positions extrapolate the kernel's factor.
+_FEWER, _MORE = {"adam": 0.7, "sgd": 0.62}, 1.12
 
 _RATE_VIEW = "--batch {} --learning-rate R"
 
@@ -484,8 +484,8 @@ def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     #
     # There is none without a rule, or with experts. In ten networks with 8 to 64 gated experts (top 1 to 8), rates by
     # 64 positions were 0.53 to 1.00 times (AdamW) and 0.25 to 0.98 times (SGD) those by 16 positions, and 0.35 to 0.90
-    # and 0.10 to 0.93 times those by 8. With embeddings of 0.02 they were 0.70 to 1.00 and 0.76 to 0.98 times those by
-    # 16, which would take Qwen3 30B A3B's card about 2 s more than its limit of 10 s allows.
+    # and 0.10 to 0.93 times those by 8 (tests/evidence/few-positions.json). Positions of Qwen3 30B A3B took 3 CPU s (8)
+    # and 5 CPU s (16) of a busy machine, more than a card of 10 s has left.
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)

@@ -22,6 +22,7 @@ from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
+from tests.helpers.printed import found, output
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.configurations.classes import CLASSES
@@ -43,15 +44,6 @@ def _few_changes(request, monkeypatch):
     """Leave out changes that even out the layers, which take most of a card; two cases look at them."""
     if not any(word in request.node.name for word in ("mixtral", "advised_change")):
         monkeypatch.setattr(remedies, "_within", lambda *_, **__: [])
-
-
-def output(capsys, *arguments, code=0):
-    assert main(["predict", *arguments]) == code
-    return capsys.readouterr().out
-
-
-def found(capsys, *arguments, code=0):
-    return json.loads(output(capsys, *arguments, "--json", code=code))
 
 
 _NAMES = {"tied embedding": "output matrix", "input embedding": "table of inputs"}
