@@ -253,10 +253,10 @@ def _step_lines(
 def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
     """Return AdamW's mean step in step 1, divided by its step for an epsilon of 0, in one matrix's median layer.
 
-    The matrix is one with the smallest factor. The result is (1.0, "") if the factor is at least 0.85. Gradients are
-    clipped to norm 1, as most training codes do. Norms below the error of attention samples count as the smallest. If
-    those are half of a matrix's norms, the matrix is omitted. The smallest norm of all layers would be an effect of the
-    samples.
+    The matrix is one with the smallest factor, and the first of WQ and WK. The result is (1.0, "") if the factor is at
+    least 0.85. Gradients are clipped to norm 1, as most training codes do. Norms of WQ below the error of attention
+    samples are those of WK, if shapes are equal, and vice versa. Other such norms count as the smallest. If those are
+    half of a matrix's norms, the matrix is omitted. The smallest norm of all layers would be an effect of the samples.
 
     Args:
         stack: the network.
@@ -266,12 +266,16 @@ def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e
     """
     norms = profiles({**table, "predicted": np.nan_to_num(table["predicted"])}, "predicted")
     norms = {name: of for name, of in norms.items() if name.startswith("grad_")}
+    norms |= {
+        name: np.where(norms[name] > 0.0, norms[name], norms[like])
+        for name, like in (("grad_WQ", "grad_WK"), ("grad_WK", "grad_WQ"))
+        if not stack.kv_heads and {name, like} <= norms.keys()
+    }
     sgd, adam = relative_updates(stack, norms)
     sizes = {name: np.zeros(len(of)) for name, of in norms.items()}
     for name, layer in sgd:
         sizes[name][layer - 1 - stack.depth] = sgd[name, layer] / adam[name, layer]
     medians = {name: float(np.median(of)) for name, of in sizes.items() if np.median(of)}
-    # WQ and WK of equal shapes have nearly equal norms, so that the first of them is named.
     name = next((name for name, size in medians.items() if size < 1.4 * min(medians.values())), "")
     factor = epsilon_factor(medians[name] / max(1.0, whole**0.5), epsilon) if whole and name else 1.0
     return (factor, role(name)) if factor < 0.85 else (1.0, "")

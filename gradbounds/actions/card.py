@@ -89,9 +89,9 @@ _MOST_SECONDS, _RATE_SECONDS, _TABLE_SECONDS = 15.0, 2.5, 2.5
 # The error of a critical rate at factors of the tangent kernel that were not measured.
 _ROUGH = 2.5
 
-# Limits of the ratios of critical rates by 64 positions to those by 8 to 32, from about twelve published models by
-# hand; the numbers of the models are not stored. Fewer positions extrapolate the kernel's factor.
-_FEWER, _MORE = {"adam": 0.69, "sgd": 0.6}, 1.1
+# The smallest ratios of critical rates by 64 positions to a card's, and the largest. Source: 12 published models and
+# changes of them in tests/evidence/few-positions.json. Fewer positions extrapolate the kernel's factor.
+_FEWER, _MORE = {"adam": 0.7, "sgd": 0.62}, 1.12
 
 _RATE_VIEW = "--batch {} --learning-rate R"
 
@@ -461,20 +461,31 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if any(critical[name] < _FEWER[name] * rate for name, rate in half.items()):
         return {"no_rule": f"a quick estimate is too rough here; {view}"}
     return {"positions": count, "kernel_scale": scale, "evidence": evidence(stack, scales, *kind)} | {
-        name: {
-            "rate": rate,
-            "low": (low := rate * fewer[name] * ranges[name][0]) or None,
-            "high": rate * beyond * ranges[name][1] if ranges[name][0] else None,
-            "rises": low * rises[name][0] if name in rises else None,
-            "gain": rescaled[name].gain,
-        }
+        name: rate_limits(rate, (fewer[name] * ranges[name][0], beyond * ranges[name][1]), rises.get(name))
+        | {"gain": rescaled[name].gain}
         for name, rate in critical.items()
     }
 
 
+def rate_limits(rate: float, limits: tuple[float, float], rises: tuple[float, float] | None) -> dict[str, float | None]:
+    """Return a critical rate with its lower and upper limit, and the largest rate at which all sampled losses fell.
+
+    Args:
+        rate: predicted critical rate.
+        limits: limits of the critical rate divided by the predicted one, as in `rate_range`.
+        rises: the optimizer's entry of `RISES`; None if no losses were sampled in such networks.
+    """
+    low, high = (rate * limit if limits[0] else None for limit in limits)
+    return {"rate": rate, "low": low, "high": high, "rises": low and rises and low * rises[0]}
+
+
 def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
-    # With experts, there is none: the error of fewer positions is not measured. Nor is there one without a rule.
+    #
+    # There is none without a rule, or with experts. In ten networks with 8 to 64 gated experts (top 1 to 8), rates by
+    # 64 positions were 0.53 to 1.00 times (AdamW) and 0.25 to 0.98 times (SGD) those by 16 positions, and 0.35 to 0.90
+    # and 0.10 to 0.93 times those by 8 (tests/evidence/few-positions.json). Positions of Qwen3 30B A3B took 3 CPU s (8)
+    # and 5 CPU s (16) of a busy machine, more than a card of 10 s has left.
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
@@ -573,7 +584,7 @@ def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
     fewer = longest is not None and first.stack.tokens < longest
-    of_context = f" (its context of {longest} has no prediction)" if fewer else ""
+    of_context = f" (its context of {longest} has no quick prediction)" if fewer else ""
     maximum = " (config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
     other = f"tables, yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
@@ -601,7 +612,8 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
         f" (larger batches: {name} {float(f'{ratio:.2g}'):g}x)"
         for name, ratio in (run.values["of_larger_batch"] if run else {}).items()
     ]
-    of, whole = (f"in step 1{''.join(larger[:1])}", run.values["gradient_norm"] ** 2) if run else ("", 0.0)
+    here = f"{run.values['batch']} sequence{'s' * (run.values['batch'] > 1)}{''.join(larger[:1])}" if run else ""
+    of, whole = (here, run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
     lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
     return [f"{lines[0]}; table: {rest}", *lines[1:]] if lines else []
@@ -613,11 +625,11 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     within = f", {rates['evidence'].removeprefix('in ')}" * bool(rates["evidence"])
     return [
         f"Learning rate of step 1 (R/N if N steps warm up to R){within}; yours: --learning-rate R --warmup-steps N",
-        *[card_row(name, _rate_text(rates[key])) for key, name in RATES.items()],
+        *[card_row(name, rate_text(rates[key])) for key, name in RATES.items()],
     ]
 
 
-def _rate_text(ends: Mapping[str, float | None]) -> str:
+def rate_text(ends: Mapping[str, float | None]) -> str:
     """Return up to which rate step 1 lowers the loss, and from which rate on a sampled loss may rise."""
     low, rate, high, rises = (
         f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"

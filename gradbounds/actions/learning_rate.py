@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
-from gradbounds.actions.card import OWN_RATES, evidence, rate_range
+from gradbounds.actions.card import OWN_RATES, evidence, rate_limits, rate_range, rate_text
 from gradbounds.actions.first_line import masked_share, quick_cost, quick_sampling, scale_of_batch
 from gradbounds.actions.plan import batch_text, named, planned
 from gradbounds.budget import Budget
@@ -184,11 +184,11 @@ def predict_rate(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, far=known * (source == "extrapolated")), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=known), "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
-            *_table(steps, f"range{known}", stack), "",
+            *_table(steps, stack), "",
             *_evidence_lines(
                 _measured(networks, ranges, alone) * bool(alone), _exact(rises, alone), stack, scale,
                 is_far=source == "extrapolated",
@@ -239,17 +239,15 @@ def kernel_scale(
     ] * ("adam" in steps and bool(slowest[1]))
 
 
-def _table(steps: Sequence[RateOfStep], range_of: str, stack: Stack) -> list[str]:
+def _table(steps: Sequence[RateOfStep], stack: Stack) -> list[str]:
     # Return a row for each optimizer. A change of the loss far beyond the quadratic approximation has a sign at most.
-    head = ("optimizer", "change of loss", "critical rate", range_of, "change of logits", "largest relative update")
+    head = ("optimizer", "change of loss", "critical rate", "change of logits", "largest relative update")
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
-        is_known = math.isfinite(each.limits[1])
         is_close = each.limits[0] >= _CLOSE and (each.optimizer, stack.ffn) != ("muon", "gated")
         falls = f"{change:+.3g}{f' +- {error:.1g}' * is_close}" if each.region != _BEYOND else each.sign
-        ends = " to ".join(f"{critical * limit:.2g}" for limit in each.limits) if is_known else "not measured"
-        rows.append((each.title, falls, f"{critical:.2g}", ends, f"{each.logits:.2g}", f"{update:.2g} ({name})"))
+        rows.append((each.title, falls, f"{critical:.2g}", f"{each.logits:.2g}", f"{update:.2g} ({name})"))
     return table_lines(head, rows)
 
 
@@ -260,14 +258,14 @@ def _verdicts(
     placement: str,
     rises: Ranges,
     *,
-    far: str,
+    known: str,
 ) -> list[str]:
     # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
     for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
         critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
-        plan, (exact, _) = "", rises.get(each.optimizer, (0.0, 0.0))
+        plan, exact = "", each.limits[0] * rises.get(each.optimizer, (0.0, 0.0))[0]
         second = " to second order" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
         if 0.0 < early < 1.0 and warmup_steps:
             first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
@@ -278,17 +276,16 @@ def _verdicts(
                 if share < 1.0
                 else f" The warm-up may pass that rate from step {first} of {warmup_steps} on."
             )
-        elif 0.0 < early < 1.0:
-            warmed = f", as in a linear warm-up of at least {math.ceil(1 / early):,} steps to {rate:g}"
-            plan = (
-                f" To second order, it lowers the loss up to {critical * each.limits[0]:.1e}{warmed * (early > 1e-6)}."
-            )
         elif early >= 1.0 and warmup_steps:
             plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
-        lines.append(
+        steps_to = f" A linear warm-up of at least {math.ceil(1 / max(early, 1e-6)):,} steps to {rate:g} starts at "
+        lines += [
             f"{each.title}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
-            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}{far}).{plan}"
-        )
+            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}",
+            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)))}"
+            + f"{known * math.isfinite(late)}."
+            + f"{steps_to}{early * rate:.2g} or below." * (not warmup_steps and 1e-6 < early < 1.0),
+        ]
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
             place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
             lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]

@@ -1,11 +1,20 @@
-"""The card of three published models: at most 18 lines, a line with the learning rate's flag, and 10 CPU seconds."""
+"""The cards of three published models: lines and CPU seconds. Critical rates by a card's few positions and by 64."""
 
 import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
+
+from gradbounds.actions import card
+from gradbounds.actions.first_line import FirstLine, masked_share
+from gradbounds.described_network import Description
+from gradbounds.result import Result
+from tests.helpers.evidence_file import kept_cases, record, rounded
+from theory.configurations import stack_from_config
 
 pytestmark = pytest.mark.evidence
 
@@ -23,3 +32,61 @@ def test_a_card_fits_a_screen_within_seconds(model):
     (rates,) = (line for line in lines if line.startswith("Learning rate of step 1"))
     assert ("not on this card" in rates) == (model == "qwen3-30b-a3b")
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 10.0
+
+
+# Models by name, with changed fields. The list was fixed before the first ratio was known.
+MODELS = [
+    "gpt2", "llama-2-7b", "bert-base", "llama-3.2-1b", "gpt2 embeddings=untied embedding_scale=1",
+    "llama-2-7b embedding_scale=1", "llama-2-7b init_std=0.006", "gemma-2-2b", "pythia-1.4b", "llama-3-8b",
+    "qwen3-0.6b", "olmo-1b",
+]  # fmt: skip
+# Experts, those of a token, vocabulary, depth, width, heads, heads of keys, tokens, embeddings, and weights' sum.
+EXPERTS = [
+    (8, 1, 1000, 2, 256, 4, 0, 256, 0.02, "none"), (8, 2, 32000, 4, 512, 8, 4, 1024, 0.02, "sum"),
+    (16, 2, 4096, 4, 512, 8, 0, 512, 1.0, "sum"), (16, 4, 8192, 8, 512, 8, 2, 2048, 0.02, "sum"),
+    (32, 4, 16384, 4, 1024, 16, 4, 1024, 0.02, "sum"), (32, 8, 2048, 6, 256, 4, 0, 512, 0.04, "sum"),
+    (64, 8, 32000, 6, 1024, 16, 0, 1024, 0.02, "none"), (64, 6, 10000, 3, 512, 8, 4, 4096, 0.01, "sum"),
+    (64, 1, 4096, 4, 512, 8, 0, 512, 0.02, "none"), (8, 2, 1000, 12, 256, 4, 0, 256, 1.0, "sum"),
+]  # fmt: skip
+
+
+def ratios(stack, notes, text, counts):
+    """Critical rates by 64 positions, divided by those of the last count; the batch's squared gradient cancels."""
+    line = FirstLine(0.0, 0.0, 1.0, 0.0, masked=masked_share(notes))
+    values = {"stack": stack, "notes": notes, "batch": card.BATCH, "matrices_sq": 1.0, "line": line}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(card, "_positions", lambda *_: counts)
+        few, fine = (card.critical_rates(stack, text, Result("", values=values), fine=fine) for fine in (False, True))
+    return few if "no_rule" in few else {name: fine[name]["rate"] / few[name]["rate"] for name in card.RATES}
+
+
+def of_model(name):
+    """Of a published model's card."""
+    like, *changes = name.split()
+    of, limits = Description(like=like), dict.fromkeys(("patterns", "max_time", "memory"))
+    asked = card.at_context(dict(change.split("=") for change in changes), of, limits)
+    stack, notes = of.read(asked.given)
+    return {"positions": (counts := card._positions(stack, notes))[-1]} | ratios(stack, notes, asked.text, counts)
+
+
+def of_experts(experts, chosen, vocab, depth, width, heads, kv_heads, tokens, size, router_norm, count):
+    """Of a network like Mixtral by `count` positions."""
+    stack = replace(
+        stack_from_config(like="mixtral-8x7b")[0], experts=experts, experts_per_token=chosen, vocab=vocab, depth=depth,
+        width=width, heads=heads, kv_heads=kv_heads, tokens=tokens, embedding_scale=size, router_norm=router_norm,
+        init_std=(std := size if size < 1.0 else 0.02), output_scale=std * width**0.5,
+    )  # fmt: skip
+    return ratios(stack, (), "english" if vocab >= 32000 else "zipf:1", [count])
+
+
+def test_rates_by_few_positions(kept_folder):
+    """The limits of a card, which are the smallest and largest ratio, rounded outwards; experts are beyond them."""
+    cases = {("model", name): partial(of_model, name) for name in MODELS}
+    cases |= {(*each, count): partial(of_experts, *each, count) for each in EXPERTS for count in (8, 16, 32)}
+    measured = rounded({" ".join(map(str, key)): of for key, of in kept_cases(kept_folder, cases).items()})
+    record("few-positions", measured)
+    known = [each for name, each in measured.items() if name.startswith("model ") and "no_rule" not in each]
+    for name, least in card._FEWER.items():
+        assert 0.0 <= min(each[name] for each in known) - least < 0.01, name
+    assert 0.0 <= card._MORE - max(each[name] for each in known for name in card.RATES) < 0.01
+    assert min(each["adam"] for name, each in measured.items() if name.endswith(" 16")) < card._FEWER["adam"] - 0.1

@@ -20,6 +20,7 @@ from gradbounds.actions.first_line import (
 from gradbounds.budget import Budget
 from gradbounds.cli import main
 from gradbounds.described_network import Description
+from tests.helpers.printed import found, output
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, Note, stack_from_config
 from theory.configurations.configuration_file import FAMILIES
@@ -37,15 +38,13 @@ LLAMA = {
 
 
 def test_step_1_of_a_run(capsys):
-    assert main(["predict", *SMALL, "--batch", "6", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = found(capsys, *SMALL, "--batch", "6")
     six = predict(replace(STACK, sequences=6))
     squares = [value.sum() for name, value in six.items() if name.startswith("grad_sq_")]
     assert said["loss"] == pytest.approx(float(six["loss"]), rel=1e-3)
     assert said["gradient_norm"] == pytest.approx(sum(squares) ** 0.5, rel=1e-3)
     assert said["noise_scale"] == pytest.approx(noise_scale(STACK).whole, rel=1e-3)
-    assert main(["predict", *SMALL, "--batch", "6"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *SMALL, "--batch", "6")
     off = f"{noise_scale(STACK).loss_deviation(6):.1g}"
     norm = f"{sum(squares) ** 0.5:.2f}"
     assert said.startswith(f"Step 1 of a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm} +- ")
@@ -67,8 +66,7 @@ def test_step_1_of_a_run(capsys):
 def test_without_a_common_part_there_is_no_noise_scale(capsys):
     """Gated units are odd in the mean: sequences of other words share nothing."""
     gated = ("--width", "16", "--depth", "1", "--tokens", "2", "--vocab", "8", "--ffn", "gated", "--activation", "silu")
-    assert main(["predict", *gated, "--batch", "6"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *gated, "--batch", "6")
     assert "Noise scale of the matrices: none. Gradients of two sequences have no common part" in said
     assert "(--text)" in said and "inf " not in said
 
@@ -77,14 +75,13 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     """Of nanoGPT's file: biases, norms and positions beside the matrices, and how often words repeat in a batch."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(GPT2))
-    assert main(["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4", "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)["batch"]
+    flags = "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4"
+    table = found(capsys, *flags)["batch"]
     rows = {row["parameter"]: row["share"] for row in (table if isinstance(table, list) else table["rows"])}
     assert sum(rows.values()) == pytest.approx(1.0, rel=1e-3)
     learned = {"Wemb", "WQ", "bias_WO", "bias_W1", "gain", "shift", "positions"}
     assert rows.keys() & (learned | {"inputs", "bias_WG"}) == learned
-    assert main(["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *flags)
     assert "Independent tokens would each occur 2 times" in said
     assert "biases of WQ, WK, WV, WO, W1, W2" in said
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
@@ -105,10 +102,12 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         step = batch.predict_batch(batch.Asked({"tokens": 64}, "zipf:1"), 32, of, patterns=8, max_time=None)
         assert step.values["line"].norm == pytest.approx(norm, abs=0.01)
     model = ["predict", "--config", str(file), "--tokens", "64"]
-    assert main([*model, "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3"]) == 0
+    said = output(capsys, *model[1:], "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3")
     # Theory's rates, which are 1.27 and 1.24 times the class's, 566 and 0.58 (tied, 3 draws, which vary by a tenth), so
     # that their error is not measured. Without the multiplier, theory has 18 and 0.15.
-    assert re.search(r" SGD .* 7.2e.02  not measured.*\n  AdamW .* 0.72  not measured", capsys.readouterr().out)
+    assert re.search(
+        r"\nAdamW: critical rate 0.72; its error is not (?s:.*)\nSGD: critical rate 7.2e.02; its err", said
+    )
     model += ["--drawn-by", "mup:64"]
     assert main([*model, "--patterns", "2"]) == 0
     assert main([*model, "--first-step"]) == main([*model, "--learning-rate", "1e-3"]) == 2
@@ -118,16 +117,14 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
 
 def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     """One sequence has much noise in its last router; the printed ratio is that of very many sequences."""
-    line = ["predict", "--like", "olmoe-1b-7b", "--width", "64", "--depth", "4", "--heads", "2", "--vocab", "64"]
+    line = ["--like", "olmoe-1b-7b", "--width", "64", "--depth", "4", "--heads", "2", "--vocab", "64"]
     line += ["--tokens", "16", "--patterns", "2", "--batch"]
-    assert main([*line, "1"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *line, "1")
     assert re.search(
         r"  experts  .*: the fullest takes about \d+% .* balancing loss, not included above: 0.08[\d.]* ", said
     )
     assert "router_aux_loss_coef" not in said.split("without effect")[1].splitlines()[0], "it has one"
-    assert main([*line, "1000000"]) == 0
-    other = re.search(r"dL/dWR ([\d.]+)", ratios_of(capsys.readouterr().out))[1]
+    other = re.search(r"dL/dWR ([\d.]+)", ratios_of(output(capsys, *line, "1000000")))[1]
     assert float(re.search(r"In a much larger batch: .*dL/dWR ([\d.]+)", said)[1]) == pytest.approx(
         float(other), rel=0.02
     )
@@ -136,8 +133,7 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
 @pytest.mark.parametrize("flags", ["--layers", "--batch 4 --text zipf:1"])
 def test_a_matrix_that_layer_1_lacks_has_no_ratio(flags, capsys):
     experts = "--placement pre --width 64 --depth 3 --vocab 64 --experts 4 --experts-per-token 2 --dense-layers 1"
-    assert main(["predict", *experts.split(), *flags.split()]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *experts.split(), *flags.split())
     assert "dL/dWR" in said and "dL/dWR" not in ratios_of(said) and "error of the attention samples" not in said
     assert ("; WR not in layer 1" if flags == "--layers" else '"-" up to layer 1: no such matrix there.\n') in said
 
@@ -156,30 +152,28 @@ def test_ratios_of_a_larger_batch_are_named_beyond_their_errors(first, error, qu
 
 def test_a_batch_of_text(tmp_path, capsys):
     """By a name, a file of counts or a text; a table of inputs gathers what all positions of a word ask for."""
-    line = ["predict", "--placement", "pre", *SMALL, "--batch", "6", "--json"]
-    norms = []
-    for given in ([], ["--text", "zipf:0"], ["--text", "zipf:1"]):
-        assert main([*line, *given]) == 0
-        norms.append(json.loads(capsys.readouterr().out)["gradient_norm"])
+    line = ["--placement", "pre", *SMALL, "--batch", "6"]
+    norms = [
+        found(capsys, *line, *given)["gradient_norm"] for given in ([], ["--text", "zipf:0"], ["--text", "zipf:1"])
+    ]
     assert norms[0] < norms[1] < norms[2]
     counts = tmp_path / "counts.txt"
     counts.write_text("\n".join(str(1 / k) for k in range(1, 17)))
-    assert main([*line, "--text", f"counts:{counts}"]) == 0
-    assert json.loads(capsys.readouterr().out)["gradient_norm"] == pytest.approx(norms[2], rel=1e-3)
+    of_counts = found(capsys, *line, "--text", f"counts:{counts}")
+    assert of_counts["gradient_norm"] == pytest.approx(norms[2], rel=1e-3)
     tied = [*line, "--embeddings", "tied", "--embedding-scale", "0.5", "--output-scale", "0.2", "--text", "zipf:1"]
-    assert main(tied) == 0
-    assert json.loads(capsys.readouterr().out)["gradient_norm_sem"] == 0.0
+    assert found(capsys, *tied)["gradient_norm_sem"] == 0.0
     (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
     of_keys = ["--query-key-scale", "1", "--patterns", "2"]
-    assert main([*line[:-1], *of_keys, "--text", str(tmp_path / "text.txt")]) == 0
-    assert re.search(r"Two labels are equal with(?s:.*)\n  The norms of W\^K above layer 1 ", capsys.readouterr().out)
+    said = output(capsys, *line, *of_keys, "--text", str(tmp_path / "text.txt"))
+    assert re.search(r"Two labels are equal with(?s:.*)\n  The norms of W\^K above layer 1 ", said)
     for given, message in (
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
         (["--text", "counts:nowhere"], "nowhere"),
         (["--text", "zipf:1", "--embeddings", "tied"], "tied embeddings must give a position's own token id a"),
     ):
-        assert main([*line[:-1], *given]) == 2
+        assert main(["predict", *line, *given]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
     assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
@@ -189,9 +183,8 @@ def test_a_batch_of_text(tmp_path, capsys):
 def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch):
     """W^K's first layer has a square below its error here: layer 2 does not stand for it."""
     causal = ("--placement", "pre", "--heads", "2", "--mask", "causal", "--query-key-scale", "1", "--depth", "3")
-    line = ["predict", *SMALL, *causal, "--batch", "6", "--patterns", "4"]
-    assert main(line) == 0
-    assert "dL/dWK " in ratios_of(capsys.readouterr().out)
+    line = [*SMALL, *causal, "--batch", "6", "--patterns", "4"]
+    assert "dL/dWK " in ratios_of(output(capsys, *line))
     by_layer = batch.norms_by_layer
 
     def lost(*given):
@@ -200,8 +193,7 @@ def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch
         return {**table, "predicted": np.where(first, np.nan, table["predicted"])}
 
     monkeypatch.setattr(batch, "norms_by_layer", lost)
-    assert main(line) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *line)
     assert (
         "smaller than the error of the attention samples" in said
         and "dL/dWQ " in ratios_of(said)
@@ -301,8 +293,7 @@ def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(GPT2))
     line = ["predict", "--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4"]
-    assert main(line) == 0
-    assert "Another text can halve or double the norm" in capsys.readouterr().out
+    assert "Another text can halve or double the norm" in output(capsys, *line[1:])
     assert main([*line, "--text", "english"]) == 2
     assert "requires a vocabulary of at least 32,000 tokens" in capsys.readouterr().err
     assert main(
@@ -313,13 +304,11 @@ def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
 def test_a_text_of_words_and_one_of_spaces_are_warned_of(tmp_path, capsys):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(GPT2))
-    line = ["predict", "--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4", "--text"]
+    line = ["--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4", "--text"]
     (tmp_path / "words").write_text("the cat and a dog saw it all go by " * 20)
     (tmp_path / "counts").write_text("6 1 1 1 1 1")
-    assert main([*line, str(tmp_path / "words")]) == 0
-    assert "instead of token ids" in capsys.readouterr().out
-    assert main([*line, f"counts:{tmp_path / 'counts'}"]) == 0
-    assert "One token makes up 55% of the text" in capsys.readouterr().out
+    assert "instead of token ids" in output(capsys, *line, str(tmp_path / "words"))
+    assert "One token makes up 55% of the text" in output(capsys, *line, f"counts:{tmp_path / 'counts'}")
 
 
 def test_vectors_of_families():
@@ -389,8 +378,7 @@ def test_bad_input_is_one_line(arguments, error, capsys):
 def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
     """Its command with every name in the place of gpt2: with how long it takes, at the context."""
     for name in PUBLISHED:
-        assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
-        said = capsys.readouterr().out
+        said = output(capsys, "--batch", "64", "--like", name, "--dry-run")
         assert re.search(r"64 sequences of \d+ tokens, (?s:.*)\n  cost      about \S+ CPU \S+, within \S+ GiB ", said)
 
 
@@ -404,13 +392,10 @@ def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     rough = "; rough: 0.6 masked words a batch, none in 52% of runs (loss NaN)"
     assert main(batch) == 0 and (rough in " ".join(capsys.readouterr().out.split())) is not is_decoder
     batch[-3:] = "8", "--tokens", "16"
-    assert main([*batch, "--learning-rate", "1e-3"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *batch[1:], "--learning-rate", "1e-3")
     assert ("\n15% of the words are masked, and the others do not" in said) is not is_decoder and "0.15" not in said
-    assert main([*batch, "--dry-run"]) == 0
-    assert "critical learning rates" in capsys.readouterr().out
-    assert main(batch) == 0
-    said = capsys.readouterr().out
+    assert "critical learning rates" in output(capsys, *batch[1:], "--dry-run")
+    said = output(capsys, *batch[1:])
     assert (
         ("; 15% masked)" in said) is not is_decoder
         and "masked words =" not in said

@@ -22,6 +22,7 @@ from gradbounds.cli import main
 from gradbounds.layer_summary import layer_lines, profiles, reasons_of_largest, relative_updates, slowest_step
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
+from tests.helpers.printed import found, output
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.configurations.classes import CLASSES
@@ -43,15 +44,6 @@ def _few_changes(request, monkeypatch):
     """Leave out changes that even out the layers, which take most of a card; two cases look at them."""
     if not any(word in request.node.name for word in ("mixtral", "advised_change")):
         monkeypatch.setattr(remedies, "_within", lambda *_, **__: [])
-
-
-def output(capsys, *arguments, code=0):
-    assert main(["predict", *arguments]) == code
-    return capsys.readouterr().out
-
-
-def found(capsys, *arguments, code=0):
-    return json.loads(output(capsys, *arguments, "--json", code=code))
 
 
 _NAMES = {"tied embedding": "output matrix", "input embedding": "table of inputs"}
@@ -173,7 +165,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     said = " ".join(output(capsys, *network).split())
-    pattern = r"passes that rate at step (\d+) of 1000000 .* AdamW -0\S+ \+- \S+ \S+ (\S+) to (\S+) "
+    pattern = r"passes that rate at step (\d+) of 1000000 .* critical: (\S+) to (\S+), in 9 of 10 networks\. "
     step, low, high = map(float, re.search(pattern, said).groups())
     assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
     assert re.match(
@@ -216,7 +208,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
                 and times[-1] <= largest
             ), kind
     unknown = " ".join(output(capsys, *network[:-6], "--text", "distinct", *network[-6:]).split())
-    assert re.search(r"may lower or raise the loss .* AdamW -[\d.]+ \S+ not measured ", unknown)
+    assert re.search(r"may lower or raise the loss .*: critical rate \S+; its error is not measured ", unknown)
 
 
 def test_losses_rise_where_they_were_sampled():
@@ -302,16 +294,17 @@ def test_muons_words_are_those_of_measured_networks(capsys):
 
 @pytest.mark.parametrize(("flags", "curvature", "scale", "said"), [
     ("1e-9 --optimizer sgd", 1.0, 0.1, "\nExtrapolated: the batch's squared gradient is 0.1 times its approximation"),
-    ("1e-9 --optimizer sgd", 1.0, 0.1, "range, extrapolated"),
-    ("1e-9 --optimizer polar", 1.0, 1.0, "range change of logits"),
-    ("1e-9 --optimizer polar", 1.0, 1.0, "not measured"),
+    ("1e-9 --optimizer sgd", 1.0, 0.1, "rose below the critical rate 8 to 50, extrapolated. "),
+    ("1e-9 --optimizer polar", 1.0, 1.0, " critical rate 2; its error is not measured in such networks. "),
+    ("9 --optimizer adam", 1.0, 1.0, "1.7 (theory), 6.9 (all samples); critical: 1.7 to 3.2, in 9 of 10 networks. A "),
+    ("9 --optimizer adam", 1.0, 1.0, " A linear warm-up of at least 6 steps to 9 starts at 1.7 or below."),
     ("9 --optimizer adam --warmup 99", 1.0, 1.0, "this warm-up is shorter. 4 of 5 ramps of up to 100 steps that blew"),
     ("9 --optimizer adam --warmup 999", 1.0, 1.0, "times step 1's critical rate; this peak is in their range."),
     ("999 --optimizer adam --warmup 999", 1.0, 1.0, "this peak is above theirs."),
-    ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3, extrapolated). The warm-up passes"),
+    ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3). The warm-up passes"),
     ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),
     ("1e30 --optimizer polar", 1.0, 1.0, "may lower or raise the loss (5e+29 times"),
-    ("1e30 --optimizer sgd", 1.0, 1.0, "2). To second order, it lowers the loss up to 1.4e+00.\n"),
+    ("1e30 --optimizer sgd", 1.0, 1.0, "2). SGD: no rate is known to be safe: some sampled losses rose below the"),
     ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, " may pass that rate from step 8 of 10 on.\n"),
     ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "step 6 of 9 (5 at the earliest, perhaps never) and ends at 1.5"),
     ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "at step 4 of 8 (3 to 7) and ends at 2 times it.\n"),
@@ -338,7 +331,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         0.0: "no rate is known to be safe: some sampled losses rose below the critical rate 1 to 1",
         None: "loss falls at rates up to 1 (theory); losses were not sampled; critical: 1 to 1",
     }
-    assert [card._rate_text(known["adam"] | {"rises": rises}) for rises in words] == [*words.values()]
+    assert [card.rate_text(known["adam"] | {"rises": rises}) for rises in words] == [*words.values()]
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
     assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
     gated = Stack(placement="pre", mask="causal", ffn="gated")
@@ -763,9 +756,11 @@ def test_lost_norms_and_equal_tokens_are_named():
     flat = layer_columns(predict(pre := replace(stack, placement="pre"), patterns=4), None)
     small = (flat["quantity"] == "grad_WQ") & (flat["layer"] == 5)
     tables = [flat | {"predicted": np.where(small, each, flat["predicted"])} for each in (1e-9, np.nan, 1.0)]
+    lost = (flat["quantity"] == "grad_WK") & (flat["layer"] < 12)
+    tables += [flat | {"predicted": np.where(lost, np.nan, flat["predicted"])}]
     slowest = [slowest_step(pre, each, 1e10) for each in (flat, *tables)]
     assert len({name for _, name in slowest}) == 1, "a single layer may be an effect of the samples"
-    assert [factor for factor, _ in slowest] == pytest.approx([slowest[0][0]] * 4, rel=0.2) and slowest[0][0] < 0.8
+    assert [factor for factor, _ in slowest] == pytest.approx([slowest[0][0]] * 5, rel=0.2) and slowest[0][0] < 0.8
     uneven = layer_columns(predict(replace(stack, placement="pre", query_key_scale=0.0)), None)
     change = remedies.Remedy("words", {"embedding_scale": 2.0}, 1.1, effect="1x (W1) to 1.1x (W2)")
     alike = replace(change, cosine=0.01)

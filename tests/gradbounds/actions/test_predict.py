@@ -19,6 +19,7 @@ from gradbounds.cli import main
 from gradbounds.network_text import drawn_lines, with_cosines
 from gradbounds.units import takes
 from simulate import sample
+from tests.helpers.printed import output
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.mean_field.cost import prediction_cost
@@ -29,8 +30,7 @@ STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
 
 def printed(capsys, *arguments):
     tables = () if "--dry-run" in arguments else ("--layers",)
-    assert main(["predict", *SMALL, *tables, *arguments]) == 0
-    return capsys.readouterr().out
+    return output(capsys, *SMALL, *tables, *arguments)
 
 
 def row_of(said, layer):
@@ -201,14 +201,12 @@ def test_a_family_s_own_code_is_evidence(capsys, tmp_path):
         "intermediate_size": 128, "vocab_size": 64,
     }))  # fmt: skip
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "4", "--layers"]
-    assert main(line) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *line[1:])
     sentence = (
         "Compared with transformers' own LlamaForCausalLM at width 512 and 16 tokens (not at the 4 of this network)"
     )
     assert sentence in said and "coefficient" not in said
-    assert main([*line, "--placement", "peri"]) == 0
-    assert "own LlamaForCausalLM" not in capsys.readouterr().out
+    assert "own LlamaForCausalLM" not in output(capsys, *line[1:], "--placement", "peri")
 
 
 def test_what_is_not_known_of_a_network_is_said_in_words(capsys):
@@ -253,16 +251,14 @@ def test_a_configuration_file(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(NANOGPT))
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8", "--layers"]
-    assert main([*line, "--json", "--compare", "placement=peri", "depth-scaling=none"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output(capsys, *line[1:], "--json", "--compare", "placement=peri", "depth-scaling=none"))
     stack, notes = stack_from_config(NANOGPT, tokens=4)
     assert stack.embeddings == "tied"
     assert found["stack"] == json.loads(json.dumps(dataclasses.asdict(stack)))
     assert {note["field"] for note in found["notes"]} == {note.field for note in notes}
     beside = {"placement": "peri", "depth_scaling": "none"}
     assert {name: found["compared"][0]["stack"][name] for name in beside} == beside
-    assert main([*line, "--compare", "placement=post", "--activation", "tanh"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *line[1:], "--compare", "placement=post", "--activation", "tanh")
     ratios = np.sqrt(predict(replace(stack, activation="tanh"), patterns=8)["grad_sq_W1"])
     compared = said[said.index("Predictions at") :].splitlines()
     assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
@@ -280,24 +276,20 @@ def test_who_draws_the_weights(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(fields | {"intermediate_size": 256, "vocab_size": 64}))
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
-    assert main(line) == 0
-    by_class = capsys.readouterr().out
+    by_class = output(capsys, *line[1:])
     drawn = "Weights: as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
     assert "27 of 27 numbers agree with a small GPTNeoXForCausalLM" in " ".join(by_class.split())
-    assert main([*line, "--drawn-by", "neox"]) == 0
-    by_code = capsys.readouterr().out
+    by_code = output(capsys, *line[1:], "--drawn-by", "neox")
     assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
     assert "or --drawn-by" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code
-    assert main([*line, "--drawn-by", "neox", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output(capsys, *line[1:], "--drawn-by", "neox", "--json"))
     stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")
     assert (found["drawn_by"], found["stack"]) == ("neox", json.loads(json.dumps(dataclasses.asdict(stack))))
     assert notes[-1].what == "drawn"
     # A flag that unties both ends is known to the rule.
     tied = ["predict", "--like", "llama-3.2-1b", "--drawn-by", "torchtitan", "--embeddings", "untied", "--dry-run"]
-    assert main([*tied, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["stack"]["embedding_scale"] == 1.0
+    assert json.loads(output(capsys, *tied[1:], "--json"))["stack"]["embedding_scale"] == 1.0
 
 
 def test_an_older_class_has_its_flag():
@@ -311,11 +303,11 @@ def test_an_older_class_has_its_flag():
 def test_the_matrix_before_the_output_matrix_has_its_gradient(capsys):
     """BERT's head, behind which tied embeddings sample no logits."""
     sizes = ["--width", "32", "--depth", "2", "--vocab", "16", "--layers"]
-    assert main(["predict", *sizes, "--output-transform", "added"]) == 0
-    assert "dL/dW_H " in capsys.readouterr().out
+    assert "dL/dW_H " in output(capsys, *sizes, "--output-transform", "added")
     tied = ["--embeddings", "tied", "--query-key-scale", "1"]
-    assert main(["predict", *sizes, "--output-transform", "added", *tied]) == 0
-    assert "Theory averages over random attention weights here" in capsys.readouterr().out
+    assert "Theory averages over random attention weights here" in output(
+        capsys, *sizes, "--output-transform", "added", *tied
+    )
 
 
 def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
@@ -323,8 +315,7 @@ def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
     line = ["predict", "--like", "gpt2", "--width", "16", "--depth", "1", "--tokens=2", "--vocab", "8", "--json"]
     changes = {"placement": "post", "activation": "relu", "heads": 1, "embeddings": "untied"}
     flags = [word for name, value in changes.items() for word in (f"--{name}", str(value))]
-    assert main([*line, *flags]) == 0
-    stack = json.loads(capsys.readouterr().out)["stack"]
+    stack = json.loads(output(capsys, *line[1:], *flags))["stack"]
     assert {name: stack.get(name, getattr(Stack(), name)) for name in changes} == changes
     assert main([*line[:-1], "--heads", "4"]) == 0
     assert capsys.readouterr().out.startswith(
@@ -344,8 +335,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     """The estimate is the one that the command announces: of every compared network and sample."""
     monkeypatch.setattr(budget.Way, "predicted", lambda _: pytest.fail("nothing is to be computed"))
     large = "--width 4096 --depth 32 --heads 32 --query-key-scale 1 --mask causal --tokens 16".split()
-    assert main(["predict", *large, "--compare", "tokens=4096", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output(capsys, *large, "--compare", "tokens=4096", "--dry-run", "--json"))
     few, many = found["networks"]
     assert (few["stack"]["tokens"], many["stack"]["tokens"]) == (16, 4096)
     assert few["way"] == "all requested tokens and attention samples"
@@ -374,8 +364,7 @@ def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypat
     model = "--like gpt2 --width 32 --depth 2 --heads 2 --vocab 128 --tokens 16 --patterns 2".split()
     model = model[:-2] if "rate" in flags else model
     line = ["predict", *model, *flags.replace("LOG", str(tmp_path / "log.jsonl")).split()]
-    assert main([*line, "--dry-run", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = json.loads(output(capsys, *line[1:], "--dry-run", "--json"))
     assert (plan["stack"]["tokens"], plan["stack"]["width"]) == (16, 32)
     assert main(line) in (0, 1)
     lines = [each for each in capsys.readouterr().err.splitlines() if each.startswith(announced)]
@@ -400,8 +389,7 @@ CAUSAL = ("--placement", "pre", "--depth", "4", "--width", "64", "--vocab", "16"
 
 
 def test_compared_lengths_have_the_numbers_of_one_by_one(capsys):
-    assert main(["predict", *CAUSAL, "--tokens", "8", "--compare", "tokens=1,128", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["compared"]
+    found = json.loads(output(capsys, *CAUSAL, "--tokens", "8", "--compare", "tokens=1,128", "--json"))["compared"]
     assert [each["stack"]["tokens"] for each in found] == [1, 128]
     for each in found:
         one = predict(Stack(**each["stack"]))["grad_sq_WV"]
