@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +62,26 @@ _UNSURE = 0.1
 _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
 
 
-def layer_lines(
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """How the layers of a network differ, in lines of text and in the numbers that a verdict requires.
+
+    Attributes:
+        lines: a heading and rows; none without ratios of the first to the last layer.
+        alike: number of layers with nearly equal tokens.
+        slowest: result of `slowest_step`.
+        has_full_expert: whether an expert takes more than twice its even share of tokens in a layer.
+    """
+
+    lines: Sequence[str] = ()
+    alike: int = 0
+    slowest: tuple[float, str] = 1.0, ""
+    has_full_expert: bool = False
+
+
+def layer_summary(
     stack: Stack, table: Columns, of: str = "", whole: float = 0.0, notes: Sequence[Note] = (), *, coarse: bool = False
-) -> list[str]:  # fmt: skip
+) -> LayerSummary:  # fmt: skip
     """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
@@ -77,7 +95,7 @@ def layer_lines(
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     stream, gradients = profiles(with_cosines(table), value), gradient_profiles(table, value)
     if not (ratios := first_over_last(table, value)):
-        return []
+        return LayerSummary()
     is_gated = stack.ffn == "gated"
     least = coarse * (QUICK_RATIO if is_gated else PLAIN_RATIO)
     last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
@@ -85,18 +103,24 @@ def layer_lines(
     absent = absent_from_first(stack, table)
     lost = [name for name in matrices(table) if name in known and name not in (*gradients, *absent)]
     missing = {"unknown (sampling error)": lost, "not in layer 1": absent}
+    count = 0 if cosine is None else int((cosine > NEARLY_EQUAL).sum())
+    has_embeddings = stack.positions == stack.embedding_norm == "none" and not count  # alone before layer 1
     sizes = (
         "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
         if stack.composition.stream_norm
+        else f"rms {stack.embedding_scale:.2g} before layer 1, {{:.2g}} after it, {{:.2g}} after {{}}"
+        if has_embeddings
         else "rms {:.3g} after layer 1, {:.3g} after {}"
     )
     residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
     if cosine is not None:
-        count, ends = int((cosine > NEARLY_EQUAL).sum()), ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
+        ends = ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
         known_as = f"(alike over {NEARLY_EQUAL}: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
         residual += f"; tokens' cosine {'~' * (coarse and is_gated)}{ends} {known_as}"
+    grows = stack.composition.input_norm and stream["hidden_energy"][-1] > UNEVEN * stream["hidden_energy"][0]
+    why = "normalization divides it by the stream's rms" if grows else "1x = equal"
     lines = [
-        f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
+        f"Layers: gradient norm, layer 1 / layer {last} ({why}), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",
@@ -112,8 +136,9 @@ def layer_lines(
         reason = "the weight of the only chosen expert is always 1" if alone else zeros
         lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     lines += expert_rows(stack, table, notes) if of else []
-    are_alike = bool(stack.query_key_scale and cosine is not None and cosine.max() > NEARLY_EQUAL)
-    return [*lines, *_step_lines(stack, gradients, slowest_step(stack, table, whole), are_alike=are_alike)]
+    slowest, loads = slowest_step(stack, table, whole), stream.get("expert_load_max", np.zeros(1))
+    lines += _step_lines(stack, gradients, slowest, are_alike=bool(stack.query_key_scale and count))
+    return LayerSummary(lines, count, slowest, bool(loads.max() * stack.experts > 2 * stack.experts_per_token > 0))
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:
@@ -372,11 +397,7 @@ def squared_norms(table: Columns) -> dict[str, float]:
 def share_rows(
     squares: Mapping[str, float], stack: Stack, table: Columns, of: str, reasons_of: Sequence[str] = ()
 ) -> list[str]:
-    """List the matrices with the largest shares of the squared norm, and the layer with a large share, with a reason.
-
-    A norm's backward pass divides the gradient by the root mean square (rms) of the norm's input. So a stream that
-    grows makes gradients larger in the first layers and at the embeddings. This is the first reason if the input
-    embedding or layer 1 has the largest share.
+    """List the matrices with the largest shares of the squared norm, and the layer with a large share, with reasons.
 
     Args:
         squares: squared norms by kind of parameter.
@@ -394,21 +415,11 @@ def share_rows(
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
     layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    reasons, of_first = [*reasons_of], layer.startswith("; layer 1: ") and most * whole > descending[0][1]
-    if grows and stack.composition.input_norm and (of_first or descending[0][0] == _INPUTS):
-        before = f"{stack.embedding_scale:.2g} before layer 1, " * (stack.positions == stack.embedding_norm == "none")
-        sizes_text = f"{before}{rms[0]:.2g} after {'it' if before else 'layer 1'}, {rms[-1]:.2g} after"
-        why = f"norms divide gradients by the stream's rms: {sizes_text} {stack.depth}"
-        reasons = [card_row(f"why {'layer 1' if of_first else 'embedding'}", why), *reasons_of]
-    elif grows and layer:
-        layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)"
+    layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)" * bool(layer and grows)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
-    if (
-        reasons_of and squares.get(reasons_of[0].split()[1].strip(","), 0.0) < descending[0][1] / 2
-    ):  # others have the norm
-        reasons = reasons[: -len(reasons_of)]
-    return [card_row("of squared norm", shares), *reasons]
+    is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)
+    return [card_row("of squared norm", shares), *([] if is_small else reasons_of)]  # others have the norm
 
 
 def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
@@ -422,8 +433,6 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
     the only reason if it is the ratio of squared norms to a power between 2/3 and 4/3. The other matrix is the largest
     with one reason, or else with two. With experts e of weights p_ie, the squared gradient at W2's output is the sum of
     |sum_i p_ie g_i|². Networks that normalize each branch's output have none: small outputs enlarge gradients there.
-    Attention is linear in WV and WO, so that their squared gradients have the ratio of the variances of WO and WV.
-    If gradients of WV follow so from those of WO, the reason holds for both.
 
     Args:
         scale: the noise scale of the network.
@@ -465,14 +474,4 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
             break
         if 0.0 < power < 1.0 and not text:
             text = f"{reason}, and {of_inputs}"
-    is_listed = first == "WO" and "WV" in gradients and squares["WV"] >= 0.25 * squares["WO"]
-    both = f"{first}, WV" if is_listed and _is_linear(scale.stack, parts["WO"], squares["WV"]) else first
-    return [card_row(f"why {both}", text)] * bool(text)
-
-
-def _is_linear(stack: Stack, of_outputs: np.ndarray, of_values: float) -> bool:
-    # Return whether the squared norm of WV follows from those of WO in each layer by their standard deviations.
-    ones = np.ones(len(of_outputs))
-    _, inverse = relative_updates(stack, {"grad_WV": ones, "grad_WO": ones})
-    times_sq = [(inverse["grad_WV", k] / inverse["grad_WO", k]) ** 2 for k in range(1, len(ones) + 1)]
-    return bool(abs(of_outputs @ times_sq / of_values - 1.0) < 0.1)
+    return [card_row(f"why {first}", text)] * bool(text)

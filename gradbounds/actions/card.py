@@ -29,17 +29,19 @@ from gradbounds.actions.remedies import (
     FEWEST_TOKENS,
     SAME_LOSS,
     SHORT_SECONDS,
+    Option,
     Remedy,
     change_of_step,
     change_rows,
     loss_of,
+    option_of,
 )
 from gradbounds.budget import Budget, OverBudgetError, by_estimates, chosen_way
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
+    LayerSummary,
     card_row,
-    layer_lines,
-    reasons_of_largest,
+    layer_summary,
     share_rows,
     squared_norms,
 )
@@ -53,7 +55,7 @@ from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.configurations.vectors import gradient_factors, has_own_rates, logit_multiplier
-from theory.coverage import attends_randomly, gaps, has_experts, holds_words
+from theory.coverage import gaps, has_experts, holds_words
 from theory.first_step.batch_step import (
     MEASURED_SCALES,
     POSITIONS,
@@ -61,7 +63,6 @@ from theory.first_step.batch_step import (
     cost_of_steps,
     measured_rates,
 )
-from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.mean_field.text_law import LEAST_VOCAB
 from theory.stack import TITLES
@@ -253,11 +254,11 @@ def model_card(
             run = first.result if first else None
             rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
             change = change_of_step(given, of, result, run, law, limits, coarse=coarse)
-    rows = _rows(given, of, result, first, rates, change, compared=bool(how["compare"]))
-    lines = _fitted(rows, notes := result.values["notes"])
-    sentences, ends = result.values["sentences"], shares_ends(notes)
-    step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * ends)
-    card = {"step_1": step_1, "critical_rates": first and rates, "lines": lines}
+            option = option_of(run, law, limits["patterns"]) if run else None
+    rows = _rows(given, of, result, first, rates, change, option, compared=bool(how["compare"]))
+    lines, sentences = _fitted(rows, notes := result.values["notes"]), result.values["sentences"]
+    step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * shares_ends(notes))
+    card = {"step_1": step_1, "critical_rates": first and rates, "option": option, "lines": lines}
     if fine:
         below = ["", *(line for line in fine.lines if not line or line not in lines)]
         return replace(fine, values={**fine.values, "card": card}, lines=lines, below=below)
@@ -268,7 +269,7 @@ def model_card(
 
 def _rows(
     given: Mapping[str, Any], of: Description, result: Result, first: FirstStepOfRun | None,
-    rates: Mapping[str, Any], change: Remedy | None, *, compared: bool,
+    rates: Mapping[str, Any], change: Remedy | None, option: Option | None, *, compared: bool,
 ) -> list[str]:  # fmt: skip
     # Returns the rows of a card, before long ones are wrapped.
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
@@ -283,11 +284,11 @@ def _rows(
             _one_sequence(stack, table, has_loss=not shares_ends(notes))
             if first is None
             else [
-                *_verdict(change, layers, has_step=run is not None, has_loss=not shares_ends(notes)),
+                *_verdict(option, layers, has_step=run is not None, has_loss=not shares_ends(notes)),
                 *_run_lines(first, stack, table, longest, notes)]
         ),
-        *layers,
-        *change_rows(table, run, change, stack.tokens, has_loss=not shares_ends(notes)),
+        *layers.lines,
+        *change_rows(table, run, change, option),
         *_rate_lines(rates),
         *_limits(stack, first, result)[bool(ignored) :],  # the evidence is for the model's own norms
     ]  # fmt: skip
@@ -311,12 +312,14 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, other reasons, and
-    # the names of parameters, in this order. Without SGD's rate, the row above it names the command that prints it.
-    dropped = ("  SGD ", "  why W", "  why ")
+    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, and the names of
+    # parameters, in this order. Without SGD's rate, the row above it names the command that prints it.
+    dropped = ("  SGD ", "  why ")
     kept = [
         [
-            row.replace("; yours:", "; yours, SGD:" if count else "; yours:")
+            row.replace("; yours: --learning-rate R --warmup-steps N", "; yours, SGD: --learning-rate R")
+            if count
+            else row
             for row in rows
             if not row.startswith(dropped[:count])
         ]
@@ -547,9 +550,6 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = squared_norms(table)
     norm = math.sqrt(sum(shares.values()))
-    sampled = attends_randomly(stack) or holds_words(stack) or has_experts(stack)
-    missing = sampled or stack.tokens > FEWEST_TOKENS or gaps(stack, "noise_scale")  # or takes long
-    reasons = [] if missing else reasons_of_largest(noise_scale(replace(stack, sequences=1)), stack.sequences)
     has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
     ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
     losses = [f"{LOSS_OF_UNTIED * (not has_loss)}{loss_of(table):.4g}"] if "loss" in table["quantity"] else []
@@ -557,26 +557,24 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
         f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
         *[card_row("loss", loss) for loss in losses],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *(share_rows(shares, stack, table, "", reasons) if norm > 0 else []),
+        *(share_rows(shares, stack, table, "") if norm > 0 else []),
     ]  # fmt: skip
 
 
 def _verdict(
-    change: Remedy | None, layers: Sequence[str], *, has_step: bool = True, has_loss: bool = True
-) -> list[str]:
+    option: Option | None, layers: LayerSummary, *, has_step: bool = True, has_loss: bool = True
+) -> list[str]:  # fmt: skip
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    is_mended, all_layers = change is not None and change.is_for_all, "".join(layers)
-    first = "keep this initialization, as far as step 1 shows" + "; experts are uneven" * ("uneven: " in all_layers)
-    slow = re.search(r"W\w+ ~(\S+)x(?= by AdamW's epsilon)", all_layers)
-    if slow and float(slow[1]) < 0.5:
-        first = f"keep this initialization, but lower AdamW's epsilon ({slow[0]})"
+    (slow, name), is_full = layers.slowest, layers.has_full_expert
+    first = "keep this initialization, as far as step 1 shows" + "; experts are uneven" * is_full
+    if slow < 0.5:
+        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x by AdamW's epsilon)"
     if not has_step:
         first = "one sequence gives no reason to change this initialization"
-    if is_mended or "alike tokens" in all_layers:
-        alike = re.search(r"\(alike over \S+( \d+ layers)\)", all_layers)
-        effect = " fill few experts" if "as tokens are alike" in all_layers else f" in{alike[1]}" if alike else ""
-        advice = "if early steps blow up, try `option`" if is_mended else "tested changes: --compare"
-        first = f"alike tokens{effect}; {advice}"
+    if layers.alike:
+        effect = "fill few experts" if is_full else f"in {layers.alike} layer{'s' * (layers.alike > 1)}"
+        advice = "if early steps blow up, try `option`" if option else "tested changes: --compare"
+        first = f"alike tokens {effect}; {advice}"
     return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
 
 
@@ -606,7 +604,7 @@ def _run_lines(
     ]  # fmt: skip
 
 
-def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> list[str]:
+def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[Note], *, rest: str) -> LayerSummary:
     # Compare the layers, in the batch of step 1 if it is known.
     larger = [
         f" (larger batches: {name} {float(f'{ratio:.2g}'):g}x)"
@@ -615,8 +613,8 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
     here = f"{run.values['batch']} sequence{'s' * (run.values['batch'] > 1)}{''.join(larger[:1])}" if run else ""
     of, whole = (here, run.values["gradient_norm"] ** 2) if run else ("", 0.0)
     coarse = run is not None and run.values["coarse"]
-    lines = layer_lines(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
-    return [f"{lines[0]}; table: {rest}", *lines[1:]] if lines else []
+    summary = layer_summary(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
+    return replace(summary, lines=[f"{line}{f'; table: {rest}' * (not k)}" for k, line in enumerate(summary.lines)])
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from gradbounds.actions.plan import batch_text, planned
 from gradbounds.actions.remedies import remedy, search_seconds
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
-from gradbounds.layer_summary import layer_lines
+from gradbounds.layer_summary import layer_summary
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
@@ -111,7 +111,7 @@ def predict_stack(
 def _sentences(stack: Stack, notes: Sequence[Note], table: Columns, evidence: str) -> dict[str, Any]:
     # Return the text about a network by topic.
     lines = {
-        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table),
+        "drawn": drawn_lines(notes), "stands_out": layer_summary(stack, table).lines,
         "trust": trust_lines(stack, evidence), "notes": note_lines(notes),
         "sampled": sampled_lines(stack, with_cosines(table)),
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """The one change of a field that makes a network's predicted gradients most equal over the layers, and its rows."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,13 +23,13 @@ from gradbounds.layer_summary import (
     profiles,
     role,
 )
-from gradbounds.network_text import tokens_text, with_cosines
+from gradbounds.network_text import with_cosines
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
 from theory.mean_field.cost import Cost
-from theory.mean_field.prediction import own_token
+from theory.mean_field.prediction import own_token, stream_of_text
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
 
@@ -59,19 +60,22 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
-# Seconds by the estimate, at most, of a change's batch, and of its batch of as many tokens in shorter sequences, where
-# that takes longer or tokens differ: else the change is that of one sequence. With embeddings of 20 and 50, ratios of
-# Qwen3-30B-A3B for 160 tokens are then within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for
-# 512 tokens within 1% (WK: 29%), and norms within 1%. With an embedding of 5, the norm of Qwen3-30B-A3B is 1.46 for 160
-# tokens and 2.29 for 40960, so that a milder change states no norm of shorter sequences.
+# Seconds by the estimate, at most, of a batch whose alike tokens the change of a field tells apart, of which it takes a
+# fifth, and of a change's batch. Where a batch takes longer, there are as many tokens in shorter sequences, or else the
+# change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are within 4% of
+# those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%), norms within 1%.
 _CHANGE_SECONDS, SHORT_SECONDS = 6.0, 3.0
 
 _EVENED = "if you use SGD"
+_UNEVENED = "no tested change halves the layers' difference (log scale); all, with costs: --compare"
 
 SKIPPED = 0.1
 """The share of the residual stream's mean square below which the layers that add it are called nearly skipped."""
 
-_EMBEDDINGS = (1.0, 2.0, 5.0)
+DIFFERENT = 0.5
+"""The largest cosine of two tokens that an advised change aims at."""
+
+_SIZES = [float(f"{step}e{k}") for k in range(-6, 12) for step in (1, 2, 5)]  # of advised embeddings
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 
@@ -84,29 +88,18 @@ class Remedy:
         values: the changed fields and their values.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
         losses: losses before and after the change.
-        effect: description of the smallest and the largest ratio, and of the matrices that become less even.
         norms: gradient norms of a batch before and after the change; None for one sequence, or if they are not known.
-        tokens: number of tokens of the batch's sequences if it is smaller than in step 1, else 0.
         larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
-        cosine: largest cosine of two tokens after the change if they are nearly equal without it; else NaN.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
     losses: tuple[float, float] = (0.0, 0.0)
-    effect: str = ""
     norms: tuple[float, float] | None = None
-    tokens: int = 0
     larger: "Remedy | None" = None
     added: tuple[float, float] = (0.0, 0.0)
-    cosine: float = math.nan
-
-    @property
-    def is_for_all(self) -> bool:
-        """Return whether the change makes alike tokens differ, which matters to every optimizer."""
-        return self.cosine <= NEARLY_EQUAL
 
     def line(self) -> str:
         """Describe the change in one line."""
@@ -114,6 +107,25 @@ class Remedy:
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A change of one setting that makes alike tokens differ, which matters to every optimizer.
+
+    Attributes:
+        words: description of the change.
+        values: the changed fields and their values.
+        cosine: largest cosine of two tokens over the layers, for the text of step 1.
+        added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
+        own: mean probability that a tied head gives to a position's own token.
+    """
+
+    words: str
+    values: Mapping[str, Any]
+    cosine: float
+    added: tuple[float, float]
+    own: float = 0.0
 
 
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
@@ -151,8 +163,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             if chance > LARGEST_OWN_PROBABILITY:
                 continue
             ratios = [first_over_last(each) for each in (table, changed)]
-            added = _added(table), _added(changed)
-            change = Remedy(words, values, furthest(changed), (before, after), effect(*ratios), added=added)
+            change = Remedy(words, values, furthest(changed), (before, after), added=(_added(table), _added(changed)))
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
                 best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
@@ -173,8 +184,7 @@ def change_of_batch(
 ) -> Remedy | None:
     """Return a change with its effect on a batch; None if it fails the criterion of `remedy` or has no rule.
 
-    The numbers are those of `predict --compare`. If two tokens are nearly equal without the change, the effect states
-    their cosine after it.
+    The numbers are those of `predict --compare`.
 
     Args:
         asked: the network and its text; its sequences may be shorter than those of `run`.
@@ -194,13 +204,7 @@ def change_of_batch(
     if (ratio := furthest(changed)) >= furthest(norms) ** 0.5 or not _evens_out(*ratios):
         return None
     losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
-    here, there = (profiles(with_cosines(each), "predicted").get("cosine", np.zeros(1)) for each in (norms, changed))
-    alike, cosine = "", float(there.max()) if here.max() > NEARLY_EQUAL else math.nan
-    if (loads := profiles(changed, "predicted").get("expert_load_max")) is not None:
-        alike += f"; fullest expert {loads.max():.0%}"
-    added = _added(norms), _added(changed)
-    alike += "; float32 stream only" * is_rounded_away(added[1], max(changed["layer"]))
-    return Remedy(words, values, ratio, losses, effect=effect(*ratios) + alike, norms=sizes, added=added, cosine=cosine)
+    return Remedy(words, values, ratio, losses, norms=sizes, added=(_added(norms), _added(changed)))
 
 
 def _added(table: Columns) -> float:
@@ -229,85 +233,109 @@ def change_of_step(
     change, _ = remedy(stack, table, budget, whole_way)
     if not (change and run):
         return change
-    are_alike = max(profiles(with_cosines(run.columns("layers")), "predicted").get("cosine", [0.0])) > NEARLY_EQUAL
-    whole, limit = run.values["stack"], _CHANGE_SECONDS if are_alike else SHORT_SECONDS
-    while limit < quick_cost(whole, law_of(whole, text), limits["patterns"]).seconds:
-        whole, limit = replace(whole, tokens=whole.tokens // 2), SHORT_SECONDS
-        if whole.tokens < FEWEST_TOKENS:
-            return change
+    if (whole := _shortened(run.values["stack"], text, limits["patterns"], SHORT_SECONDS)) is None:
+        return change
     sequences = run.values["batch"] * run.values["stack"].tokens // whole.tokens
     of_batch = Asked({**given, "tokens": whole.tokens}, text), sequences, of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
-    # Layers add a mean square a to embeddings of mean square s². The embeddings of two tokens are orthogonal, so that
-    # their cosine is at most a/(s² + a), which is 1/2 for s² = a. Changes with larger embeddings make layers more even.
-    share = min(max(change.added[1], 0.0), 0.5)
-    for of_milder in _smaller(stack, change, (share / (1.0 - share)) ** 0.5, least=0.0) if are_alike else ():
-        milder = change_of_batch(*of_batch, *of_milder, **limits)
-        if milder and milder.is_for_all:
-            is_shorter = whole.tokens < run.values["stack"].tokens  # which changes the norm if layers add much
-            return replace(milder, tokens=whole.tokens, norms=None) if is_shorter else milder
     advised: Remedy | None = None
     for words, values in [(change.words, change.values), *larger, *untied]:
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    if advised and whole.tokens < run.values["stack"].tokens:
-        return replace(advised, tokens=whole.tokens)
     return advised
 
 
-def change_rows(
-    table: Columns, run: Result | None, change: Remedy | None, tokens: int, *, has_loss: bool
-) -> list[str]:  # fmt: skip
-    """Return one change that makes the layers even, with its effect and cost, or state that there is none.
+def _shortened(stack: Stack, text: str, patterns: int | None, seconds: float) -> Stack | None:
+    # Return the network with its sequences halved until a batch takes the seconds; None if that is too short.
+    while seconds < quick_cost(stack, law_of(stack, text), patterns).seconds:
+        stack = replace(stack, tokens=stack.tokens // 2)
+        if stack.tokens < FEWEST_TOKENS:
+            return None
+    return stack
+
+
+def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
+    """Return the smallest embeddings with which the tokens of step 1 differ; None if there are none, or they differ.
+
+    Tokens differ if no layer has a cosine of two tokens above 1/2. Layers add a mean square a to embeddings of mean
+    square s², which are orthogonal for two tokens. So their cosine is at most a/(s² + a), and 1/2 at most for s² >= a.
+    Since a falls as tokens differ, the present rms of the stream suffices, and a bisection tests sizes 1, 2, 5, ...
+    below. If a tied network then predicts its own token, the lowest cosine counts, unless tokens are still alike.
+
+    Sequences are halved in the search while they take long. The numbers are those of the whole sequences.
+
+    Args:
+        run: result of `predict_batch` without the change.
+        text: name of the law of the text.
+        patterns: requested number of attention samples.
+    """
+    stack, table = run.values["stack"], run.columns("layers")
+    stream = profiles(with_cosines(table), "predicted")
+    if stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL:
+        return None
+    short = _shortened(stack, text, patterns, _CHANGE_SECONDS) or stack
+    most = float(stream["hidden_energy"][-1]) ** 0.5
+    sizes = [each for each in _SIZES if stack.embedding_scale < each <= _round_up(most)]
+    tested = dict[float, Option | None]()
+
+    def is_enough(size: float) -> bool:
+        tested[size] = each = _tested(short, text, size, table)
+        return each is None or each.cosine <= DIFFERENT
+
+    bisect_left(sizes, True, key=is_enough)
+    known = {size: each for size, each in tested.items() if each and each.cosine <= NEARLY_EQUAL}
+    best = min(known, key=lambda size: (max(known[size].cosine, DIFFERENT), size), default=None)
+    return None if best is None else known[best] if short is stack else _tested(stack, text, best, table)
+
+
+def _tested(stack: Stack, text: str, size: float, table: Columns) -> Option | None:
+    # Return embeddings of a size with their effect on the tokens of a text; None if the network then has no rule.
+    with suppress(ValueError):
+        stream, own = stream_of_text(replace(stack, embedding_scale=size), law_of(stack, text))
+        if own <= LARGEST_OWN_PROBABILITY:
+            energy = stream["hidden_energy"]
+            cosine, added = (stream["token_correlation"] / energy).max(), (_added(table), 1.0 - energy[0] / energy[-1])
+            return Option(_larger_words(stack, size), {"embedding_scale": size}, float(cosine), added, own)
+    return None
+
+
+def change_rows(table: Columns, run: Result | None, change: Remedy | None, option: Option | None) -> list[str]:
+    """Return the change that makes alike tokens differ, and one that makes the layers even, or that there is none.
 
     Args:
         table: one sequence's `layer_table`.
         run: result of `predict --batch`, or None. If its layers are even, there is nothing to change.
-        change: the change.
-        tokens: number of tokens of the sequence.
-        has_loss: whether theory has the loss.
+        change: the change that makes the layers even.
+        option: the change that makes alike tokens differ.
     """
+    rows, depth = [], max(table["layer"])
+    if option:
+        own = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
+        rounded = " float32 stream only;" * is_rounded_away(option.added[1], depth)
+        effect = f"tokens' cosine at most {option.cosine:.2f}{own}{_cost_text(option.added, depth)}{rounded}"
+        rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
-        return []
+        return rows
     if change is None:
-        return [
-            card_row(_EVENED, "no tested change halves the layers' difference (log scale); all, with costs: --compare")
-        ]
+        return [*rows, card_row(_EVENED, _UNEVENED)]
+    partly = " partly" * (change.first_over_last >= UNEVEN)
+    cost = "; cost, code:" if option else _cost_text(change.added, depth)  # one line
     flags = " ".join(as_flags(change.values))
-    if not change.is_for_all:
-        partly = " partly" * (change.first_over_last >= UNEVEN)
-        return [card_row(_EVENED, f"to even out the layers{partly}: {change.words}; cost, code: --compare {flags}")]
-    before, after = change.losses
-    loss = f", loss {after - before:+.2f}" * (has_loss and abs(after - before) >= SAME_LOSS)
-    of = (
-        ", norm {:.3g} -> {:.2g}".format(*change.norms)
-        if change.norms
-        else f" (sequences of {tokens_text(change.tokens or tokens)})"
-    )
-    # Few experts get most tokens of shorter sequences less often.
-    printed = ("float32",) if change.tokens else ("fullest", "float32")
-    effect = "".join(f", {each}" for each in change.effect.split("; ") if each.startswith(printed))
-    numbers = f"cosine at most {change.cosine:.2f}{effect}{of}{loss}"
-    return [card_row("option", f"{change.words}: {numbers}; {_cost_text(change, table)}--compare {flags}")]
+    return [*rows, card_row(_EVENED, f"to even out the layers{partly}: {change.words}{cost} --compare {flags}")]
 
 
-def _cost_text(change: Remedy, table: Columns) -> str:
+def _cost_text(added: tuple[float, float], depth: int) -> str:
     # State which share of the residual stream's mean square the layers still add after larger embeddings.
-    #
-    # In shorter sequences they add more, because attention averages fewer values.
-    before, after = change.added
-    if not 0.0 < after < before:
-        return ""
-    share = f"{'at most ' * bool(change.tokens)}{float(f'{100 * after:.2g}'):g}%"
-    skipped = ", nearly skipped at first" * (after < SKIPPED)
-    return f"cost: layers 2 to {max(table['layer'])} then make up {share} of the stream (now {before:.0%}){skipped}; "
+    before, after = added
+    known = f"; cost: layers 2 to {depth} add {float(f'{100 * after:.2g}'):g}% of the stream (now {before:.0%});"
+    return known if 0.0 < after < before else "; cost, code:"
 
 
-def _smaller(stack: Stack, change: Remedy, times: float, least: float = 1.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Yield the change to embeddings `times` as large as a change's, at least `least`, rounded up to 1, 2, 5, 10, ...
+def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Yield the change to embeddings `times` as large as a change's, at least 1, rounded up to 1, 2, 5, 10, ...
     scale = float(change.values.get("embedding_scale", 0.0))
-    smaller = max(least, _round_up(times * scale)) if scale else 0.0
+    smaller = max(1.0, _round_up(times * scale)) if scale else 0.0
     if stack.embedding_scale < smaller < scale:
         yield f"{change.words.rpartition(' -> ')[0]} -> {smaller:g}", {**change.values, "embedding_scale": smaller}
 
@@ -446,7 +474,7 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
     energies = profiles(table, "predicted")["hidden_energy"]
     larger, tied = _round_up(3.0 * float(energies[-1]) ** 0.5), stack.embeddings == "tied"
-    layers, positions = COMPOSITIONS[stack.placement], stack.positions.startswith("learned")
+    layers = COMPOSITIONS[stack.placement]
     # What grows with its branches grows less from where it is large, if these are given norms.
     if layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale:
         # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
@@ -457,11 +485,8 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
         head, values = (untied, {"embeddings": "untied"}) if tied else ("", {})
         ways += [(head, _round_up(share * larger), values) for share in shares]
         for head, scale, values in ways:
-            what = "input, position embeddings" if positions else "input embedding"
-            what = "embedded tokens" if tied and not head else what
             if scale > stack.embedding_scale:
-                words = f"{head}rms of {what} {stack.embedding_scale:.3g} -> {scale:g}"
-                yield words, {**values, "embedding_scale": scale}
+                yield _larger_words(stack, scale, head), {**values, "embedding_scale": scale}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":
@@ -470,11 +495,17 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
     yield from ((COMPOSITIONS[name].title, {"placement": name}) for name in others)
 
 
+def _larger_words(stack: Stack, scale: float, head: str = "") -> str:
+    # Describe embeddings of a size; a tied head's rows keep theirs if it is not first untied by `head`.
+    what = "input, position embeddings" if stack.positions.startswith("learned") else "input embedding"
+    what = "embedded tokens" if stack.embeddings == "tied" and not head else what
+    return f"{head}rms of {what} {stack.embedding_scale:.3g} -> {scale:g}"
+
+
 def _round_up(number: float) -> float:
     """Round up to the next of 1, 2, 5, 10, 20, and so on.
 
     >>> [_round_up(each) for each in (0.03, 0.93, 7.7, 46.0)]
     [0.05, 1.0, 10.0, 50.0]
     """
-    steps = [step * 10.0**k for k in range(-6, 12) for step in _EMBEDDINGS]
-    return float(f"{next((step for step in steps if step >= number), number):.1g}")
+    return next((size for size in _SIZES if size >= number), float(f"{number:.1g}"))

@@ -39,7 +39,7 @@ from theory.mean_field.inputs import (
     word_inputs,
 )
 from theory.mean_field.kernels import KernelLayout, MatrixLayout
-from theory.mean_field.recursion import forward_pass, recursion
+from theory.mean_field.recursion import Forward, forward_pass, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_gradient import loss_and_own_token
@@ -229,11 +229,29 @@ def own_token(stack: Stack, law: TextLaw | None = None) -> tuple[float, float]:
     Raises:
         NoRuleError: the network lacks a rule.
     """
+    return loss_and_own_token(stack, *_forward_on_text(stack, law))
+
+
+def stream_of_text(stack: Stack, law: TextLaw | None) -> tuple[dict[str, NDArray[np.float64]], float]:
+    """Return the mean activations of every layer for one sequence of a text, by name, and a tied network's own token.
+
+    The activations have shape (L,). The number is the mean probability of a position's own token, 0 for an untied head.
+    Only the forward pass is predicted, by coarse groups of tokens and two attention samples or more.
+
+    Raises:
+        ValueError: the network lacks a rule, or its activations overflow.
+    """
+    tokens, forward = _forward_on_text(one := replace(stack, sequences=1), law)
+    own = loss_and_own_token(one, tokens, forward)[1] if stack.embeddings == "tied" else 0.0
+    return {name: np.mean(values, axis=-1) for name, values in forward.layers.items()}, own
+
+
+def _forward_on_text(stack: Stack, law: TextLaw | None) -> tuple[TextLayout, Forward[NDArray[np.float64]]]:
     # A gradient needs more tokens than a loss.
     require(replace(stack, tokens=max(stack.tokens, math.ceil(2.0 * stack.width**0.5))), "grouped")
     inputs, tokens = _laid_out(stack, None, law or TextLaw.distinct(stack.vocab), grouped=True, coarse=True)
     forward = forward_pass(stack, tokens, inputs.repeated(max(2, tokens.entries_together)), np.random.default_rng(0))
-    return loss_and_own_token(stack, cast(TextLayout, tokens), forward)
+    return cast(TextLayout, tokens), forward
 
 
 def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
