@@ -54,12 +54,15 @@ _LEAST_MASKED = 20
 # The largest number of tokens in the predictions from which a deviation is derived.
 _FEW = 16
 COARSE = 0.09
-"""The most by which coarse groups of tokens change the norm with gated units; nearly always they lower it.
+"""The most by which coarse groups of tokens change the norm with gated units.
 
-Seven models with gated units were predicted by hand both ways; with plain units, coarse groups hardly change the norm.
+Seven models with gated units were predicted by hand both ways, and most norms were lower. In the twelve networks of
+tests/evidence/quick-norms.json, 36 norms change by -1.3% to 4.2%. With plain units, norms hardly change.
 """
+RISE = 0.05
+"""The most by which coarse groups raise the norm with gated units."""
 OF_COARSE = 0.01
-"""The most by which coarse groups raise a norm, or change one with plain units, and by which few heads change it."""
+"""The most by which coarse groups change a norm with plain units, and by which few heads change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class FirstLine:
         The range of a quick estimate is wider on both sides, so that it contains the range of the fine estimate.
         """
         times = math.exp(2.0 * self.norm_deviation / (self.norm or 1.0))
-        return self.norm / times / (1.0 + min(self.quick, OF_COARSE)), self.norm * times / (1.0 - self.quick)
+        return self.norm / times / (1.0 + min(self.quick, RISE)), self.norm * times / (1.0 - self.quick)
 
 
 def first_line(

@@ -860,7 +860,7 @@ def test_coarse_groups_make_a_range_lopsided():
     assert normal_ranges(line, (), texts=False)[1].startswith("2.46 to 4.83 in 19 of 20 runs, before clipping (3.45; ")
     assert normal_ranges(replace(line, is_bound=True), (), texts=False)[0].startswith("10.80 to 11.20 (11.00 +")
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1] == (
-        "2.44 to 5.31 in 19 of 20 runs, before clipping (3.45; range by draw, text, theory, quick +-9%)"
+        "2.35 to 5.31 in 19 of 20 runs, before clipping (3.45; range by draw, text, theory, quick +-9%)"
     )
 
 

@@ -200,8 +200,8 @@ def test_logs_of_frameworks(row):
             (f'{{"step": 1, "{other}": 12.0, "{name}": 11.0}}\n', LogLine(11.0, None, 1))
             for name, other in [(n, "loss") for n in ("nll_loss", "llm_loss", "train/xent", "cross_entropy_loss")]
             + [("loss", n) for n in ("average_loss", "loss_mean", "avg_loss", "head_loss")]
-            + [("nll", "accuracy")]
-            + [(n, "lr") for n in ("language_model_loss", "batch_loss", "current_loss", "step_loss", "info/loss")]
+            + [("nll", "accuracy"), ("current_loss", "lr"), ("info/loss", "lr")]
+            + [(n, "lr") for n in ("language_model_loss", "batch_loss", "average_loss", "loss_mean", "step_loss")]
         ],
         # Norms
         *[
