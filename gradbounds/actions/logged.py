@@ -58,7 +58,7 @@ _HARMS = {
 # The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
 # a prediction, and the step.
 _DECIDING = (
-    "repeat with --text FILE, the token ids of your batch: {} could explain the log",
+    "repeat with --text FILE, the token ids of your batch: {} could explain it",
     "test the other causes, then repeat with --text FILE, the token ids of your batch: no text of --text english or "
     "code explains the log, but another text could",
     "repeat with a longer --max-time or with --text FILE, because known texts were not computed",
@@ -200,11 +200,14 @@ def _judged(
         far = far_lines(beside, "Loss and norm of step 1 agree with a known text")
         texts = [] if far else texts
     others = [*theory.others(given, printed, missing)]
-    single = sorted([*causes, *others], key=lambda each: -each.distance(printed))
-    alone = {each.kind: each for each in single if each.explains(printed)}
+    nearest = min((each.distance(printed) for each in texts), default=math.inf)
+    alone = {each.kind: each for each in sorted([*causes, *others], key=lambda each: -each.distance(printed))
+             if each.explains(printed)}  # fmt: skip
+    # The likelihood of a cause with a text is at least that at the 99% limit of the text alone.
     causes = [
-        *(theory.with_texts(healthy, others, read, alone) if is_free else []), *causes, *others,
-        *combined_causes(others, read, stack, theory.batch),
+        *(each for each in (theory.with_texts(healthy, others, read, alone) if is_free else [])
+          if each.distance(printed) < math.hypot(nearest, BEYOND)),
+        *causes, *others, *combined_causes(others, read, stack, theory.batch),
     ]  # fmt: skip
     ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
@@ -224,7 +227,7 @@ def _judged(
 def _doubts(texts: Sequence[Cause], *, is_missing: bool, is_late: bool) -> list[str]:
     # Name the measurements that decide an undecided verdict.
     beyond = all(each.text_off > 2.0 for each in texts)  # 19 of 20 batches of usual texts are nearer
-    words = "English text does not explain the log, but text as repetitive as code" if beyond else "a usual text"
+    words = "no English text explains the log, but text as repetitive as code" if beyond else "another usual text"
     kinds = any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing, is_late
     return [each.format(words) for each in itertools.compress(_DECIDING, kinds)]
 

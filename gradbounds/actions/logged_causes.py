@@ -30,8 +30,9 @@ DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
 WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with probability "
 """The words between a cause and the probability of equal tokens in the text with which it explains a log."""
-# Causes that a log hardly tells apart without its text, by a pattern of their words.
-_GROUPS = {"norm": "the (gradient is|norm) ", "weights": rf"({DRAWN_BY}|all weights|W\^O|embeddings)(?!.*, and )"}
+# Causes that a log hardly tells apart without its text, by a pattern of their words. Two causes at once end the first
+# group, because one of them explains the norm as well.
+_GROUPS = {"norm": "the (gradient is|norm) |.*, and ", "weights": rf"{DRAWN_BY}|all weights|W\^O|embeddings"}
 # A number, or a range with the nearest number.
 _NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]* \(nearest: [\d.]+\))?")
 

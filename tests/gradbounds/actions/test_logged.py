@@ -375,11 +375,13 @@ def test_the_logit_of_a_positions_own_token_is_the_change_of_the_loss(fields):
 def test_a_line_names_two_causes_of_one_group_if_other_groups_explain_the_log():
     """Causes that multiply the norm alone share one of three lines, and so do causes with other weights."""
     log, line = LogLine(11.0, 20.0), FirstLine(11.0, 0.02, 20.0, 2.0)
-    words = ("the gradient is added up over 2 steps", "the norm is squared", "all weights have twice X", "a text")
+    words = ("the gradient is added up over 2 steps", "the norm is squared", "all weights have twice X", "a text",
+             "embeddings are untied", "weights are initialized by X, and the gradient is added up")  # fmt: skip
     causes = [Cause(word, replace(line, norm=20.0 + k)) for k, word in enumerate(words)]
     *rows, _, _ = logged._off_lines(Cause("", replace(line, norm=10.0)), log, causes, [])
-    assert [row.partition(": loss")[0].strip() for row in rows[2:]] == ["a text", words[0], words[2]]
-    assert [row.partition("or: ")[2] for row in rows[2:]] == ["", words[1], ""]
+    assert [(row.partition(": loss")[0].strip(), row.partition("or: ")[2]) for row in rows[2:]] == [
+        ("a text", ""), (words[0], words[1]), (words[2], words[4])
+    ]  # fmt: skip
 
 
 def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart():
