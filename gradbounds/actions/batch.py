@@ -181,8 +181,10 @@ def predict_batch(
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
     if plan:
-        at, what = batch_text(batch, stack.tokens, asked.text, asked.of_tokens), "loss, gradient norms, their shares"
-        return planned((stack, notes, of), at, what, cost_of_batch(stack, law, patterns)[0])
+        return planned(
+            (stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens),
+            "loss, gradient norms, their shares", cost_of_batch(stack, law, patterns)[0],
+        )  # fmt: skip
     try:
         scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
     except ValueError as error:

@@ -486,9 +486,9 @@ def _positions(stack: Stack, notes: Sequence[Note]) -> list[int]:
     # Return the largest number of positions whose critical rates take some seconds, after its half if it is not 64.
     #
     # There is none without a rule, or with experts. In ten networks with 8 to 64 gated experts (top 1 to 8), rates by
-    # 64 positions were 0.53 to 1.00 times (AdamW) and 0.25 to 0.98 times (SGD) those by 16 positions, and 0.35 to 0.90
-    # and 0.10 to 0.93 times those by 8 (tests/evidence/few-positions.json). Positions of Qwen3 30B A3B took 3 CPU s (8)
-    # and 5 CPU s (16) of a busy machine, more than a card of 10 s has left.
+    # 64 positions were 0.53 to 1.00 times (AdamW) and 0.25 to 0.98 times (SGD) those by 16 positions
+    # (tests/evidence/few-positions.json). With Qwen3 30B A3B, 8 positions took 3 CPU s and 16 took 5 CPU s of a busy
+    # machine, more than a card of 10 s has left.
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)

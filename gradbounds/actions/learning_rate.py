@@ -155,8 +155,10 @@ def predict_rate(
     titles = NAMES if ratio is None else NAMES | {"muon": f"{NAMES['muon']} with AdamW at {ratio * first:.3g}"}
     names = ", ".join(map(titles.__getitem__, optimizers))
     if plan:
-        what = f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}"
-        return planned((stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens), what, cost)
+        return planned(
+            (stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens),
+            f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}", cost,
+        )  # fmt: skip
     with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
         moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked, adam_ratio=ratio)
         given = vectors_of(stack, notes, of), epsilon, notes

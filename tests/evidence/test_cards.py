@@ -11,7 +11,7 @@ import pytest
 
 from gradbounds.actions import card
 from gradbounds.actions.first_line import FirstLine, masked_share
-from gradbounds.described_network import Description
+from gradbounds.described_network import Description, changed_values
 from gradbounds.result import Result
 from tests.helpers.evidence_file import kept_cases, record, rounded
 from theory.configurations import stack_from_config
@@ -56,7 +56,9 @@ def ratios(stack, notes, text, counts):
     values = {"stack": stack, "notes": notes, "batch": card.BATCH, "matrices_sq": 1.0, "line": line}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(card, "_positions", lambda *_: counts)
-        few, fine = (card.critical_rates(stack, text, Result("", values=values), fine=fine) for fine in (False, True))
+        few, fine = (
+            card.critical_rates(stack, text, Result(about="", values=values), fine=fine) for fine in (False, True)
+        )
     return few if "no_rule" in few else {name: fine[name]["rate"] / few[name]["rate"] for name in card.RATES}
 
 
@@ -64,29 +66,27 @@ def of_model(name):
     """Of a published model's card."""
     like, *changes = name.split()
     of, limits = Description(like=like), dict.fromkeys(("patterns", "max_time", "memory"))
-    asked = card.at_context(dict(change.split("=") for change in changes), of, limits)
+    asked = card.at_context(changed_values(changes), of, limits)
     stack, notes = of.read(asked.given)
     return {"positions": (counts := card._positions(stack, notes))[-1]} | ratios(stack, notes, asked.text, counts)
 
 
-def of_experts(experts, chosen, vocab, depth, width, heads, kv_heads, tokens, size, router_norm, count):
-    """Of a network like Mixtral by `count` positions."""
+def of_experts(experts, chosen, vocab, depth, width, heads, kv_heads, tokens, size, router_norm):
+    """Of a network like Mixtral, by 16 positions."""
     stack = replace(
         stack_from_config(like="mixtral-8x7b")[0], experts=experts, experts_per_token=chosen, vocab=vocab, depth=depth,
         width=width, heads=heads, kv_heads=kv_heads, tokens=tokens, embedding_scale=size, router_norm=router_norm,
         init_std=(std := size if size < 1.0 else 0.02), output_scale=std * width**0.5,
     )  # fmt: skip
-    return ratios(stack, (), "english" if vocab >= 32000 else "zipf:1", [count])
+    return ratios(stack, (), "english" if vocab >= 32000 else "zipf:1", [16])
 
 
 def test_rates_by_few_positions(kept_folder):
-    """The limits of a card, which are the smallest and largest ratio, rounded outwards; experts are beyond them."""
+    """With experts, they differ from those by 64 positions by more than the limits of a card allow."""
     cases = {("model", name): partial(of_model, name) for name in MODELS}
-    cases |= {(*each, count): partial(of_experts, *each, count) for each in EXPERTS for count in (8, 16, 32)}
+    cases |= {("experts", *each): partial(of_experts, *each) for each in EXPERTS}
     measured = rounded({" ".join(map(str, key)): of for key, of in kept_cases(kept_folder, cases).items()})
     record("few-positions", measured)
-    known = [each for name, each in measured.items() if name.startswith("model ") and "no_rule" not in each]
-    for name, least in card._FEWER.items():
-        assert 0.0 <= min(each[name] for each in known) - least < 0.01, name
-    assert 0.0 <= card._MORE - max(each[name] for each in known for name in card.RATES) < 0.01
-    assert min(each["adam"] for name, each in measured.items() if name.endswith(" 16")) < card._FEWER["adam"] - 0.1
+    assert (
+        min(each["adam"] for name, each in measured.items() if name.startswith("experts ")) < card._FEWER["adam"] - 0.1
+    )

@@ -73,8 +73,7 @@ def test_without_a_common_part_there_is_no_noise_scale(capsys):
 
 def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     """Of nanoGPT's file: biases, norms and positions beside the matrices, and how often words repeat in a batch."""
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(GPT2))
+    (file := tmp_path / "config.json").write_text(json.dumps(GPT2))
     flags = "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4"
     table = found(capsys, *flags)["batch"]
     rows = {row["parameter"]: row["share"] for row in (table if isinstance(table, list) else table["rows"])}
@@ -290,8 +289,7 @@ def test_norms_of_texts_with_few_and_many_repeats_are_about_theory_s(tmp_path, c
 
 
 def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(GPT2))
+    (file := tmp_path / "config.json").write_text(json.dumps(GPT2))
     line = ["predict", "--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4"]
     assert "Another text can halve or double the norm" in output(capsys, *line[1:])
     assert main([*line, "--text", "english"]) == 2
@@ -302,8 +300,7 @@ def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
 
 
 def test_a_text_of_words_and_one_of_spaces_are_warned_of(tmp_path, capsys):
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(GPT2))
+    (file := tmp_path / "config.json").write_text(json.dumps(GPT2))
     line = ["--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4", "--text"]
     (tmp_path / "words").write_text("the cat and a dog saw it all go by " * 20)
     (tmp_path / "counts").write_text("6 1 1 1 1 1")
@@ -386,8 +383,7 @@ def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
 def test_words_of_an_encoder_are_masked(is_decoder, capsys, tmp_path):
     """The norm of an encoder has masked words, as the card says; a decoder of the class predicts every next word."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
+    (file := tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "is_decoder": is_decoder} | sizes))
     batch = ["predict", "--config", str(file), "--text", "zipf:1", "--batch", "1", "--tokens", "4"]
     rough = "; rough: 0.6 masked words a batch, none in 52% of runs (loss NaN)"
     assert main(batch) == 0 and (rough in " ".join(capsys.readouterr().out.split())) is not is_decoder

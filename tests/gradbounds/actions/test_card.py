@@ -373,6 +373,10 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
 @pytest.mark.parametrize(("seconds", "said"), [(2.5, "in 9 of 10 networks"), (0.03, "extrapolated")])
 def test_few_positions_extrapolate(seconds, said, capsys, monkeypatch):
     """By fewer positions, the kernel's factor is up to 4 times too small, so that it is in no measured range."""
+    stored = json.loads((FOLDER / "few-positions.json").read_text(encoding="utf-8")).items()
+    ends = [sorted(each[name] for key, each in stored if key[:6] == "model " and name in each) for name in card.RATES]
+    limits = ends[0][0], ends[1][0], -max(each[-1] for each in ends)
+    assert [*card._FEWER.values(), -card._MORE] == [math.floor(100 * limit) / 100 for limit in limits]
     monkeypatch.setattr(card, "_RATE_SECONDS", seconds)
     rates = found(capsys, "--like", "gpt2", *_TINY, "--vocab", "128")["card"]["critical_rates"]
     assert rates["evidence"] == said and 0.53 < rates["kernel_scale"] < 1.35
@@ -577,9 +581,8 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
     ends = by_layer(batch["layers"], "grad_W2")
     assert after["numbers"]["W2, first / last layer"] == pytest.approx(ends[0] / ends[-1])
     monkeypatch.setattr("gradbounds.actions.card.MEASURED_SCALES", {"pre": (1e9, 1e9)})
-    assert main(["predict", *model, *change, "--batch", "64"]) == 0
+    said = output(capsys, *model, *change, "--batch", "64")
     monkeypatch.undo()
-    said = capsys.readouterr().out
     assert said.startswith("Step 1 of gpt2, for 64 sequences of 24 tokens, Zipf's law, before and after each change\n")
     assert [re.split("  +", line)[4:7] for line in said.splitlines()[3:7]] == [
         [f"{each['numbers'].get(name, math.nan):.{digits}g}".replace("nan", "unknown") for name, digits in
