@@ -568,8 +568,9 @@ def _verdict(
         first = "one sequence gives no reason to change this initialization"
     if layers.alike:
         effect = "fill few experts" if is_full else f"in {layers.alike} layer{'s' * (layers.alike > 1)}"
-        advice = "if early steps blow up, try `option`" if option else "tested changes: --compare"
-        first = f"alike tokens {effect}; {advice}"
+        first = f"alike tokens {effect}; " + (
+            "if early steps blow up, try `option`" if option else "tested changes: --compare"
+        )
     return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
 
 

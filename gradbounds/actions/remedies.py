@@ -270,8 +270,7 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
         text: name of the law of the text.
         patterns: requested number of attention samples.
     """
-    stack, table = run.values["stack"], run.columns("layers")
-    stream = profiles(with_cosines(table), "predicted")
+    stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
     if stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL:
         return None
     short = _shortened(stack, text, patterns, _CHANGE_SECONDS) or stack
@@ -279,23 +278,24 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     sizes, tested = [each for each in _SIZES if stack.embedding_scale < each <= largest], dict[float, Option | None]()
 
     def is_enough(size: float) -> bool:
-        tested[size] = each = _tested(short, text, size, table)
+        tested[size] = each = _tested(short, text, size, run)
         return each is None or each.cosine <= DIFFERENT
 
     bisect_left(sizes, True, key=is_enough)
     known = {size: each for size, each in tested.items() if each and each.cosine <= NEARLY_EQUAL}
     best = min(known, key=lambda size: (max(known[size].cosine, DIFFERENT), size), default=None)
-    return None if best is None else known[best] if short is stack else _tested(stack, text, best, table)
+    return None if best is None else known[best] if short is stack else _tested(stack, text, best, run)
 
 
-def _tested(stack: Stack, text: str, size: float, table: Columns) -> Option | None:
+def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
     # Return embeddings of a size with their effect on the tokens of a text; None if the network then has no rule.
     with suppress(ValueError):
-        stream, own = stream_of_text(replace(stack, embedding_scale=size), law_of(stack, text))
-        if own <= LARGEST_OWN_PROBABILITY:
-            energy = stream["hidden_energy"]
-            cosine, added = (stream["token_correlation"] / energy).max(), (_added(table), 1.0 - energy[0] / energy[-1])
-            return Option(_larger_words(stack, size), {"embedding_scale": size}, float(cosine), added, own)
+        stream, chance = stream_of_text(replace(stack, embedding_scale=size), law_of(stack, text))
+        energy = stream["hidden_energy"]
+        if chance <= LARGEST_OWN_PROBABILITY:
+            shares = _added(run.columns("layers")), 1.0 - float(energy[0] / energy[-1])
+            cosine, values = float(max(stream["token_correlation"] / energy)), {"embedding_scale": size}
+            return Option(_larger_words(stack, size), values, cosine, shares, chance)
     return None
 
 
@@ -310,8 +310,8 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
     """
     rows, depth = [], max(table["layer"])
     if option:
-        own = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
-        effect = f"tokens' cosine at most {option.cosine:.2f}{own}{_cost_text(option.added, depth)}"
+        head = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
+        effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth)}"
         rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return rows
