@@ -96,12 +96,10 @@ def layer_summary(
     stream, gradients = profiles(with_cosines(table), value), gradient_profiles(table, value)
     if not (ratios := first_over_last(table, value)):
         return LayerSummary()
-    is_gated = stack.ffn == "gated"
-    least = coarse * (QUICK_RATIO if is_gated else PLAIN_RATIO)
-    last, cosine, growth = stack.depth, stream.get("cosine"), growth_by_layer(table)
-    known = {name for name in stream if name.startswith("grad_")}
+    least = coarse * (QUICK_RATIO if stack.ffn == "gated" else PLAIN_RATIO)
+    last, cosine, energies, growth = stack.depth, stream.get("cosine"), stream["hidden_energy"], growth_by_layer(table)
     absent = absent_from_first(stack, table)
-    lost = [name for name in matrices(table) if name in known and name not in (*gradients, *absent)]
+    lost = [name for name in stream if name.startswith("grad_") and name not in {*gradients, *absent}]
     missing = {"unknown (sampling error)": lost, "not in layer 1": absent}
     count = 0 if cosine is None else int((cosine > NEARLY_EQUAL).sum())
     has_embeddings = stack.positions == stack.embedding_norm == "none" and not count  # alone before layer 1
@@ -112,12 +110,11 @@ def layer_summary(
         if has_embeddings
         else "rms {:.3g} after layer 1, {:.3g} after {}"
     )
-    residual = sizes.format(*stream["hidden_energy"][[0, -1]] ** 0.5, last)
+    residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        ends = ", ".join(f"{cosine[k]:.2f}" for k in (0, -1))
-        known_as = f"(alike over {NEARLY_EQUAL}: {count} layers)" if count else f"(fine: below {NEARLY_EQUAL})"
-        residual += f"; tokens' cosine {'~' * (coarse and is_gated)}{ends} {known_as}"
-    grows = stack.composition.input_norm and stream["hidden_energy"][-1] > UNEVEN * stream["hidden_energy"][0]
+        known_as = f"alike over {NEARLY_EQUAL}: {count} layers" if count else f"fine: below {NEARLY_EQUAL}"
+        residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
+    grows = stack.composition.input_norm and energies[-1] > UNEVEN * energies[0]
     why = "normalization divides it by the stream's rms" if grows else "1x = equal"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} ({why}), "
@@ -271,8 +268,12 @@ def _step_lines(
     who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
     slower = f" ({slowest[1]} ~{slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
     alike = "; alike tokens: WQ, WK hardly change the loss" * are_alike
-    cancel = "steps ignore gradient sizes: " * (not are_alike)
-    return [card_row("AdamW, Muon", f"{cancel}{who} move {far}{unused}{slower}{alike}")]
+    return [
+        card_row(
+            "AdamW, Muon",
+            f"{'' if are_alike else 'steps ignore gradient sizes: '}{who} move {far}{unused}{slower}{alike}",
+        )
+    ]
 
 
 def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
@@ -414,8 +415,8 @@ def share_rows(
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
     most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    layer += f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)" * bool(layer and grows)
+    stream = f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)" * bool(grows)
+    layer = f"; layer {layers.argmax()}: {most:.0%}{stream}" * bool(most > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)

@@ -45,7 +45,14 @@ from gradbounds.layer_summary import (
     share_rows,
     squared_norms,
 )
-from gradbounds.network_text import lacking_sizes, loss_of_head, other_codes, tokens_text, unread_line
+from gradbounds.network_text import (
+    lacking_sizes,
+    loss_of_head,
+    other_codes,
+    sequences_text,
+    tokens_text,
+    unread_line,
+)
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import cpu_time
@@ -547,14 +554,13 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
 
 def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
     # Returns loss and gradient norm for sequences whose tokens all differ.
-    of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
-    shares = squared_norms(table)
-    norm = math.sqrt(sum(shares.values()))
-    has_no_rule = any(gaps(replace(stack, sequences=2), subject) for subject in ("grouped", "noise_scale"))
-    ranges = "" if has_no_rule else f"; normal ranges: --batch {BATCH} --text {ZIPF}"
+    norm = math.sqrt(sum((shares := squared_norms(table)).values()))
+    missing = [gap for subject in ("grouped", "noise_scale") for gap in gaps(replace(stack, sequences=2), subject)]
+    ranges = f"; normal ranges: --batch {BATCH} --text {ZIPF}" * (not missing)
     losses = [f"{LOSS_OF_UNTIED * (not has_loss)}{loss_of(table):.4g}"] if "loss" in table["quantity"] else []
     return [
-        f"At initialization: {of} of {tokens_text(stack.tokens)}" + f" that all differ{ranges}" * (stack.tokens > 1),
+        f"At initialization: {sequences_text(stack)} of {tokens_text(stack.tokens)}"
+        + f" that all differ{ranges}" * (stack.tokens > 1),
         *[card_row("loss", loss) for loss in losses],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *(share_rows(shares, stack, table, "") if norm > 0 else []),
@@ -573,8 +579,9 @@ def _verdict(
         first = "one sequence gives no reason to change this initialization"
     if layers.alike:
         effect = "fill few experts" if is_full else f"in {layers.alike} layer{'s' * (layers.alike > 1)}"
-        advice = "if early steps blow up, try `option`" if option else "tested changes: --compare"
-        first = f"alike tokens {effect}; {advice}"
+        first = f"alike tokens {effect}; " + (
+            "if early steps blow up, try `option`" if option else "tested changes: --compare"
+        )
     return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
 
 
@@ -612,8 +619,9 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
     ]
     here = f"{run.values['batch']} sequence{'s' * (run.values['batch'] > 1)}{''.join(larger[:1])}" if run else ""
     of, whole = (here, run.values["gradient_norm"] ** 2) if run else ("", 0.0)
-    coarse = run is not None and run.values["coarse"]
-    summary = layer_summary(stack, run.columns("layers") if run else table, of, whole, notes, coarse=coarse)
+    summary = layer_summary(
+        stack, run.columns("layers") if run else table, of, whole, notes, coarse=bool(run and run.values["coarse"])
+    )
     return replace(summary, lines=[f"{line}{f'; table: {rest}' * (not k)}" for k, line in enumerate(summary.lines)])
 
 

@@ -243,9 +243,9 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     times, _, error = _times(before, after, "sgd")
     rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
     safer = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
-    unused = ", but experts without tokens do not move" * bool(stack.experts and changed.experts)
     evenness = [
-        f"AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter{unused}. Such steps "
+        "AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter"
+        f"{', but experts without tokens do not move' * bool(stack.experts and changed.experts)}. Such steps "
         "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
         f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
         f"{last}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",

@@ -270,33 +270,32 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
         text: name of the law of the text.
         patterns: requested number of attention samples.
     """
-    stack, table = run.values["stack"], run.columns("layers")
-    stream = profiles(with_cosines(table), "predicted")
+    stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
     if stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL:
         return None
     short = _shortened(stack, text, patterns, _CHANGE_SECONDS) or stack
-    most = float(stream["hidden_energy"][-1]) ** 0.5
-    sizes = [each for each in _SIZES if stack.embedding_scale < each <= _round_up(most)]
-    tested = dict[float, Option | None]()
+    largest = _round_up(float(stream["hidden_energy"][-1]) ** 0.5)
+    sizes, tested = [each for each in _SIZES if stack.embedding_scale < each <= largest], dict[float, Option | None]()
 
     def is_enough(size: float) -> bool:
-        tested[size] = each = _tested(short, text, size, table)
+        tested[size] = each = _tested(short, text, size, run)
         return each is None or each.cosine <= DIFFERENT
 
     bisect_left(sizes, True, key=is_enough)
     known = {size: each for size, each in tested.items() if each and each.cosine <= NEARLY_EQUAL}
     best = min(known, key=lambda size: (max(known[size].cosine, DIFFERENT), size), default=None)
-    return None if best is None else known[best] if short is stack else _tested(stack, text, best, table)
+    return None if best is None else known[best] if short is stack else _tested(stack, text, best, run)
 
 
-def _tested(stack: Stack, text: str, size: float, table: Columns) -> Option | None:
+def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
     # Return embeddings of a size with their effect on the tokens of a text; None if the network then has no rule.
     with suppress(ValueError):
-        stream, own = stream_of_text(replace(stack, embedding_scale=size), law_of(stack, text))
-        if own <= LARGEST_OWN_PROBABILITY:
-            energy = stream["hidden_energy"]
-            cosine, added = (stream["token_correlation"] / energy).max(), (_added(table), 1.0 - energy[0] / energy[-1])
-            return Option(_larger_words(stack, size), {"embedding_scale": size}, float(cosine), added, own)
+        stream, chance = stream_of_text(replace(stack, embedding_scale=size), law_of(stack, text))
+        energy = stream["hidden_energy"]
+        if chance <= LARGEST_OWN_PROBABILITY:
+            shares = _added(run.columns("layers")), 1.0 - float(energy[0] / energy[-1])
+            cosine, values = float(max(stream["token_correlation"] / energy)), {"embedding_scale": size}
+            return Option(_larger_words(stack, size), values, cosine, shares, chance)
     return None
 
 
@@ -311,25 +310,23 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
     """
     rows, depth = [], max(table["layer"])
     if option:
-        own = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
-        rounded = " float32 stream only;" * is_rounded_away(option.added[1], depth)
-        effect = f"tokens' cosine at most {option.cosine:.2f}{own}{_cost_text(option.added, depth)}{rounded}"
+        head = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
+        effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth)}"
         rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return rows
     if change is None:
         return [*rows, card_row(_EVENED, _UNEVENED)]
-    partly = " partly" * (change.first_over_last >= UNEVEN)
+    what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}: {change.words}"
     cost = "; cost, code:" if option else _cost_text(change.added, depth)  # one line
-    flags = " ".join(as_flags(change.values))
-    return [*rows, card_row(_EVENED, f"to even out the layers{partly}: {change.words}{cost} --compare {flags}")]
+    return [*rows, card_row(_EVENED, f"{what}{cost} --compare {' '.join(as_flags(change.values))}")]
 
 
 def _cost_text(added: tuple[float, float], depth: int) -> str:
     # State which share of the residual stream's mean square the layers still add after larger embeddings.
-    before, after = added
+    (before, after), float32 = added, " float32 stream only;" * is_rounded_away(added[1], depth)
     known = f"; cost: layers 2 to {depth} add {float(f'{100 * after:.2g}'):g}% of the stream (now {before:.0%});"
-    return known if 0.0 < after < before else "; cost, code:"
+    return f"{known}{float32}" if 0.0 < after < before else "; cost, code:"
 
 
 def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -497,8 +494,8 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
 
 def _larger_words(stack: Stack, scale: float, head: str = "") -> str:
     # Describe embeddings of a size; a tied head's rows keep theirs if it is not first untied by `head`.
-    what = "input, position embeddings" if stack.positions.startswith("learned") else "input embedding"
-    what = "embedded tokens" if stack.embeddings == "tied" and not head else what
+    is_multiplied, positions = stack.embeddings == "tied" and not head, stack.positions.startswith("learned")
+    what = "embedded tokens" if is_multiplied else f"input{', position embeddings' if positions else ' embedding'}"
     return f"{head}rms of {what} {stack.embedding_scale:.3g} -> {scale:g}"
 
 

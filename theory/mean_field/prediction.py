@@ -39,7 +39,8 @@ from theory.mean_field.inputs import (
     word_inputs,
 )
 from theory.mean_field.kernels import KernelLayout, MatrixLayout
-from theory.mean_field.recursion import Forward, forward_pass, recursion
+from theory.mean_field.passes import Forward
+from theory.mean_field.recursion import forward_pass, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.tied.text_gradient import loss_and_own_token
@@ -241,9 +242,9 @@ def stream_of_text(stack: Stack, law: TextLaw | None) -> tuple[dict[str, NDArray
     Raises:
         ValueError: the network lacks a rule, or its activations overflow.
     """
-    tokens, forward = _forward_on_text(one := replace(stack, sequences=1), law)
-    own = loss_and_own_token(one, tokens, forward)[1] if stack.embeddings == "tied" else 0.0
-    return {name: np.mean(values, axis=-1) for name, values in forward.layers.items()}, own
+    tokens, forward = _forward_on_text(single := replace(stack, sequences=1), law)
+    means = {name: np.mean(cast(Any, values), axis=-1) for name, values in forward.layers.items()}
+    return means, loss_and_own_token(single, tokens, forward)[1] if stack.embeddings == "tied" else 0.0
 
 
 def _forward_on_text(stack: Stack, law: TextLaw | None) -> tuple[TextLayout, Forward[NDArray[np.float64]]]:
