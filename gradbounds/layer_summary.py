@@ -100,7 +100,7 @@ def layer_summary(
     last, cosine, energies, growth = stack.depth, stream.get("cosine"), stream["hidden_energy"], growth_by_layer(table)
     absent = absent_from_first(stack, table)
     lost = [name for name in stream if name.startswith("grad_") and name not in {*gradients, *absent}]
-    missing = {"unknown (sampling error)": lost, "not in layer 1": absent}
+    missing = {"too noisy to tell": lost, "not in layer 1": absent}
     count = 0 if cosine is None else int((cosine > NEARLY_EQUAL).sum())
     has_embeddings = stack.positions == stack.embedding_norm == "none" and not count  # alone before layer 1
     sizes = (
@@ -110,12 +110,13 @@ def layer_summary(
         if has_embeddings
         else "rms {:.3g} after layer 1, {:.3g} after {}"
     )
+    grows = stack.composition.input_norm and energies[-1] > UNEVEN * energies[0]
+    norm = "RMSNorm" if stack.normalization == "rms" else "LayerNorm"
+    why = f"{norm} divides it by the stream's rms" if grows else "1x = equal"
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        known_as = f"alike over {NEARLY_EQUAL}: {count} layers" if count else f"fine: below {NEARLY_EQUAL}"
-        residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
-    grows = stack.composition.input_norm and energies[-1] > UNEVEN * energies[0]
-    why = "normalization divides it by the stream's rms" if grows else "1x = equal"
+        known_as = f"alike over {NEARLY_EQUAL}: {count} layers" if count else f"fine below {NEARLY_EQUAL}"
+        residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f} and {cosine[-1]:.2f} ({known_as})"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} ({why}), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
@@ -159,21 +160,19 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; balancing loss, not included above: {added} ({change})" * (
-        stack.router_scores == "softmax" and weight != 0
-    )
+    left_out = f"; the balancing loss adds {added} ({change})" * (stack.router_scores == "softmax" and weight != 0)
     most = f"{loads.max():.0%} in {stack.depth + 1 - len(loads) + loads.argmax()}, " * bool(
         loads.max() > 1.1 * max(loads[[0, -1]])
     )
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
-    rare = f"; about {(few := rarely_chosen(stack, loads[-1])):.0f} of {stack.experts} get under {even / 10:.1%}"
+    rare = f", where about {(few := rarely_chosen(stack, loads[-1])):.0f} of {stack.experts} get under {even / 10:.1%}"
     is_uneven = bool(loads.max() > 2 * even)
     return [
         card_row(
             "experts",
             f"{reason * is_uneven}the fullest takes about {loads[0]:.0%} of tokens in layer "
-            f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%}"
-            f"{rare * (is_uneven and few >= 1.0)}){left_out}",
+            f"{stack.depth + 1 - len(loads)}, {most}{loads[-1]:.0%} in {stack.depth} (even: {even:.0%})"
+            f"{rare * (is_uneven and few >= 1.0)}{left_out}",
         )
     ]
 
@@ -230,7 +229,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], least: fl
         of_part = parts.setdefault(re.sub("^(feed-forward block|gate)$", "MLP", plain), {})
         error = (ends_of_layers(table, name, value) or (0.0, 0.0))[1] / ratio
         within = least * (role(name) in ("WQ", "WK"))
-        unsure = f" (within {within:.0%})" * (within >= error) or f" (+-{error:.0%})"
+        unsure = f" (+-{within:.0%})" * (within >= error) or f" (+-{error:.0%})"
         unsure *= max(error, within) > _UNSURE
         of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x{unsure}", []).append(role(name))
     by_part = {
@@ -238,7 +237,7 @@ def _by_ratio(table: Columns, value: str, ratios: Mapping[str, float], least: fl
         for part, texts in parts.items()
     }  # fmt: skip
     text = "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-    return re.sub(r"( \()(within \d+%\))(, WK \S+)\1\2", r"\3\1both \2", text)
+    return re.sub(r"( \()(\+-\d+%\))(, WK \S+)\1\2", r"\3\1both \2", text)
 
 
 def _step_lines(
@@ -265,9 +264,9 @@ def _step_lines(
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    who, unused = ("experts with tokens", ", others not") if stack.experts else ("layers", "")
-    slower = f" ({slowest[1]} ~{slowest[0]:.1g}x by AdamW's epsilon)" * bool(slowest[1])
-    alike = "; alike tokens: WQ, WK hardly change the loss" * are_alike
+    who, unused = ("experts with tokens", ", others stay") if stack.experts else ("layers", "")
+    slower = f" ({slowest[1]} ~{slowest[0]:.1g}x: AdamW's epsilon)" * bool(slowest[1])
+    alike = "; WQ, WK hardly change the loss (alike tokens)" * are_alike
     return [
         card_row(
             "AdamW, Muon",
@@ -413,10 +412,7 @@ def share_rows(
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
-    rms = profiles(table, "predicted").get("hidden_energy", np.ones(1)) ** 0.5
-    most, grows = layers.max(), rms[-1] > UNEVEN**0.5 * rms[0]
-    stream = f" (stream {float(f'{rms[-1] / rms[0]:.2g}'):g}x smaller than at the end)" * bool(grows)
-    layer = f"; layer {layers.argmax()}: {most:.0%}{stream}" * bool(most > UNEVEN / stack.depth)
+    layer = f"; all of layer {layers.argmax()}: {layers.max():.0%}" * bool(layers.max() > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)

@@ -108,7 +108,7 @@ _WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your o
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
-_EXPERTS = "24 sampled networks of width 256, 512"  # with experts; their numbers are not stored
+_EXPERTS = "24 sampled networks of width 256, 512"  # with experts; 47 of their 48 numbers (expert-ranges.json)
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
 _NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
@@ -449,7 +449,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         reason = f"{takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
-        return {"no_rule": f"not on this card ({reason}): {view}"}
+        return {"no_rule": f"not computed here ({reason}): {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
@@ -572,17 +572,17 @@ def _verdict(
 ) -> list[str]:  # fmt: skip
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
     (slow, name), is_full = layers.slowest, layers.has_full_expert
-    first = "keep this initialization, as far as step 1 shows" + "; experts are uneven" * is_full
+    first = "keep this initialization; step 1 shows no fault" + " but uneven experts" * is_full
     if slow < 0.5:
-        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x by AdamW's epsilon)"
+        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
     if not has_step:
         first = "one sequence gives no reason to change this initialization"
     if layers.alike:
         effect = "fill few experts" if is_full else f"in {layers.alike} layer{'s' * (layers.alike > 1)}"
         first = f"alike tokens {effect}; " + (
-            "if early steps blow up, try `option`" if option else "tested changes: --compare"
+            "try `option` only if early steps blow up" if option else "tested changes: --compare"
         )
-    return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
+    return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
 
 
 def _run_lines(
@@ -592,7 +592,7 @@ def _run_lines(
     of_context = f" (its context of {longest} has no quick prediction)" if fewer else ""
     maximum = " (config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
-    other = f"tables, yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
+    other = f"your batch: --batch S{' --tokens N' * (longest is not None)} --text FILE"
     lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if first.result is None:
@@ -600,10 +600,13 @@ def _run_lines(
         squares["output matrix"] *= gradient_factors(notes).get("Wemb", 1.0)
         carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
         return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
-    batch, norms = first.result.columns(), first.result.columns("layers")
+    batch, norms, uniform = first.result.columns(), first.result.columns("layers"), math.log(stack.vocab)
+    loss += f"; ln V = {uniform:.2f}" + f", random logits add {first.line.loss - uniform:.2f}" * (
+        first.line.loss > uniform + 0.005 and not shares_ends(notes)
+    )
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
-        *lines, card_row("loss", f"{loss}; ln V = {math.log(stack.vocab):.2f}"), card_row("gradient norm", norm),
+        *lines, card_row("loss", loss), card_row("gradient norm", norm),
         *share_rows(
             squares, stack, norms, "; table: below" * first.is_fine,
             first.result.values["reasons_of_largest"],
@@ -644,13 +647,11 @@ def rate_text(ends: Mapping[str, float | None]) -> str:
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
     if ends["rises"] is None:
-        return f"loss falls at rates up to {low} (theory); losses were not sampled; critical: {low} to {high}"
+        return f"loss falls up to {low} (theory; losses were not sampled); critical: {low} to {high}"
     if not ends["rises"]:
-        return f"no rate is known to be safe: some sampled losses rose below the critical rate {low} to {high}"
-    theory = (
-        f"loss falls at rates up to {low} (theory), " * (ends["rises"] >= ends["low"]) or "loss falls at rates up to "
-    )
-    return f"{theory}{rises} (all samples); critical: {low} to {high}"
+        return f"no safe rate known: some sampled losses rose below the critical rate, {low} to {high}"
+    theory = f"{low} (theory), " * (ends["rises"] >= ends["low"])
+    return f"loss falls up to {theory}{rises} (every sampled network); critical: {low} to {high}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
@@ -665,7 +666,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
             else f"Extrapolated from GPTs and Llamas (ranges held for {_PUBLIC})"
         )
         if has_experts(stack):
-            expected = f"Ranges {'extrapolated from' if stack.width > 512 else 'held for'} {_EXPERTS}"
+            expected = (
+                f"Ranges {'extrapolated from' if stack.width > 512 else 'held for 47 of 48 numbers of'} {_EXPERTS}"
+            )
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
         expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"

@@ -269,7 +269,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         notes: notes on the configuration.
         texts: whether the norm's deviation includes the difference between texts.
     """
-    errors = f"; range by draw,{' text,' * texts} theory{f', quick +-{line.quick:.0%}' * bool(line.quick)}"
+    errors = f"; with errors of {'text, ' * texts}theory{', quick estimate' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
     runs, rough = " in 19 of 20 runs" * (not line.is_bound), ""
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
@@ -283,7 +283,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    loss += f", one standard deviation{' at most' * line.is_bound}{rough})"
+    loss += f"{', one standard deviation at most' * line.is_bound}{rough})"
     loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
     return loss, f"{norm.partition(' +-')[0].replace(' (', ', before clipping (')}{errors})"
 
