@@ -70,13 +70,13 @@ class LayerSummary:
         lines: a heading and rows; none without ratios of the first to the last layer.
         alike: number of layers with nearly equal tokens.
         slowest: result of `slowest_step`.
-        has_full_expert: whether an expert takes more than twice its even share of tokens in a layer.
+        fullest: the largest share of tokens that an expert takes in a layer; 0 if it is at most twice the even share.
     """
 
     lines: Sequence[str] = ()
     alike: int = 0
     slowest: tuple[float, str] = 1.0, ""
-    has_full_expert: bool = False
+    fullest: float = 0.0
 
 
 def layer_summary(
@@ -136,7 +136,9 @@ def layer_summary(
     lines += expert_rows(stack, table, notes) if of else []
     slowest, loads = slowest_step(stack, table, whole), stream.get("expert_load_max", np.zeros(1))
     lines += _step_lines(stack, gradients, slowest, are_alike=bool(stack.query_key_scale and count))
-    return LayerSummary(lines, count, slowest, bool(loads.max() * stack.experts > 2 * stack.experts_per_token > 0))
+    return LayerSummary(
+        lines, count, slowest, loads.max() * (loads.max() * stack.experts > 2 * stack.experts_per_token > 0)
+    )
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:

@@ -324,9 +324,7 @@ def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
     dropped = ("  SGD ", "  why ")
     kept = [
         [
-            row.replace("; yours: --learning-rate R --warmup-steps N", "; yours, SGD: --learning-rate R")
-            if count
-            else row
+            row.replace("; yours: --learning-rate", "; yours, SGD's: --learning-rate") if count else row
             for row in rows
             if not row.startswith(dropped[:count])
         ]
@@ -571,15 +569,15 @@ def _verdict(
     option: Option | None, layers: LayerSummary, *, has_step: bool = True, has_loss: bool = True
 ) -> list[str]:  # fmt: skip
     # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
-    (slow, name), is_full = layers.slowest, layers.has_full_expert
-    first = "keep this initialization; step 1 shows no fault" + " but uneven experts" * is_full
+    slow, name = layers.slowest
+    first = "keep this initialization; step 1 shows no fault" + " but uneven experts" * bool(layers.fullest)
     if slow < 0.5:
         first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
     if not has_step:
         first = "one sequence gives no reason to change this initialization"
     if layers.alike:
-        effect = "fill few experts" if is_full else f"in {layers.alike} layer{'s' * (layers.alike > 1)}"
-        first = f"alike tokens {effect}; " + (
+        effect = f"alike tokens in {layers.alike} layer{'s' * (layers.alike > 1)}"
+        first = (f"an expert gets {layers.fullest:.0%} of tokens; " if layers.fullest else f"{effect}; ") + (
             "try `option` only if early steps blow up" if option else "tested changes: --compare"
         )
     return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]

@@ -325,7 +325,7 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
 def _cost_text(added: tuple[float, float], depth: int) -> str:
     # State which share of the residual stream's mean square the layers still add after larger embeddings.
     (before, after), float32 = added, " float32 stream only;" * is_rounded_away(added[1], depth)
-    known = f"; cost: layers 2 to {depth} add {float(f'{100 * after:.2g}'):g}% of the stream (now {before:.0%});"
+    known = f"; cost: layers 2 to {depth} add only {float(f'{100 * after:.2g}'):g}% of the stream, not {before:.0%};"
     return f"{known}{float32}" if 0.0 < after < before else "; cost, code:"
 
 

@@ -89,8 +89,8 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
-    row = "to even out the layers: rms of input embedding 1 -> 5; cost: layers 2 to 6 add 11% of the stream (now 76%); "
-    assert f"{row}--compare embedding_scale=5 Learning" in " ".join(capsys.readouterr().out.split())
+    row = "even out the layers: rms of input embedding 1 -> 5; cost: layers 2 to 6 add only 11% of the stream, not 76%;"
+    assert f"{row} --compare embedding_scale=5 Learning" in " ".join(capsys.readouterr().out.split())
 
 
 ALIKE = Stack(placement="pre", width=64, depth=12, tokens=64, vocab=64, embedding_scale=0.1)
@@ -167,7 +167,10 @@ def test_rows_state_the_option_and_the_change_for_sgd():
     partly = replace(change, first_over_last=1.6)
     rows = [remedies.change_rows(table, None, *each) for each in ((None, option), (change, option), (partly, None))]
     effect = "rms a -> b: tokens' cosine at most 0.46, tied head predicts the token itself with 13%"
-    added, label = "; cost: layers 2 to 12 add {}% of the stream (now 97%)", "  if you use SGD   to even out the layers"
+    added, label = (
+        "; cost: layers 2 to 12 add only {}% of the stream, not 97%",
+        "  if you use SGD   to even out the layers",
+    )
     told = f"  option           {effect}{added.format(65)}; --compare embedding_scale=2"
     assert rows[0][0] == told and rows[1:] == [
         [told, f"{label}: rms a -> c; cost, code: --compare embedding_scale=50"],
