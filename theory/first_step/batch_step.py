@@ -20,9 +20,9 @@ With one context for all repetitions of an id, curvatures are too large. Kernels
 positions share more (`rescaled`). Muon's step depends on the gradient's rank, which is up to d in a batch. So its gain
 and curvature are from `muon_rule_of_batch`, in which a position represents many (`_Positions.single`). A polar step
 does not depend on the gradient's size, so that a larger kernel does not change its curvature.
-Two errors cancel: few positions have too large a kernel with themselves, and `rescaled` then reduces the curvature. A
-trial gave labels to half of the positions, while the others felt the step in other groups. It mended rates with gated
-units and embeddings of 1, but worsened them with plain units and with small embeddings, so that it was not kept.
+Three errors cancel in part. Few positions have too large a kernel with themselves, and `rescaled` then reduces the
+curvature. Two groups share too few ids, so that the kernel between them is 4 to 8 times too small with gated units.
+Labels do not depend on ids. Mends of one or two errors worsened rates (docs/report.md), so that none was kept.
 The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
 The errors of critical rates with gated units are sometimes larger.
 
@@ -107,8 +107,8 @@ The range of n networks contains the next one with probability (n − 1)/(n + 1)
 SGD's rates are smallest where a position has much of its own token: with tied embeddings in Post-LN, and as BERT.
 For 64 sequences, the squared gradient is up to 2.3 times the predicted one there, and the curvature up to 3.7 times.
 The prediction has independent token ids, but in a text the labels of one token agree more often, and seldom are this
-token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Labels that agree as in the text
-mend the gain and not the curvature, whose dependence on the order of words has no theory here.
+token. The step's prediction ignores this, also with the counts of `TextLaw.of_text`. Gain and curvature depend on how
+often the labels of each id agree, which is less often for frequent ids (tests/evidence/word-orders.json).
 
 Muon's rates were 0.69 to 1.17 times the predicted ones in 18 Post-LN networks. In 9 Peri-LN networks, they were 0.65
 to 1.28 times the predicted ones. These are too few for a range. Its smallest number with gated units is from another
