@@ -120,7 +120,7 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     line += ["--tokens", "16", "--patterns", "2", "--batch"]
     said = output(capsys, *line, "1")
     assert re.search(
-        r"  experts  .*: the fullest takes about \d+% .* balancing loss, not included above: 0.08[\d.]* ", said
+        r"  experts  .*: the fullest takes about \d+% .* the balancing loss adds 0.08[\d.]* ", said
     )
     assert "router_aux_loss_coef" not in said.split("without effect")[1].splitlines()[0], "it has one"
     other = re.search(r"dL/dWR ([\d.]+)", ratios_of(output(capsys, *line, "1000000")))[1]

@@ -145,7 +145,7 @@ def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
     """A slow network is refined within 1% of the edge of what is predicted; a loss alone refutes an untied cause."""
     monkeypatch.setattr(logged_theory, "_SOON", 0.0)
     for norm, is_coarse in ((1.0, True), (math.exp(2.58 * healthy.norm_deviation / healthy.norm), False), (12.0, True)):
-        assert (", quick +-1%)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
+        assert (", quick estimate)" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
     norms = judged(tmp_path, healthy.loss + 0.5, healthy.norm).to_frame().set_index("cause")["gradient_norm"]
     assert {words[:9] for words in norms.index[norms.isna()]} == {"all weigh", "W^O and W"}
 
