@@ -110,15 +110,12 @@ def layer_summary(
         if has_embeddings
         else "rms {:.3g} after layer 1, {:.3g} after {}"
     )
-    grows = stack.composition.input_norm and energies[-1] > UNEVEN * energies[0]
-    norm = "RMSNorm" if stack.normalization == "rms" else "LayerNorm"
-    why = f"{norm} divides it by the stream's rms" if grows else "1x = equal"
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
         known_as = f"alike over {NEARLY_EQUAL}: {count} layers" if count else f"fine below {NEARLY_EQUAL}"
         residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f} and {cosine[-1]:.2f} ({known_as})"
     lines = [
-        f"Layers: gradient norm, layer 1 / layer {last} ({why}), "
+        f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",

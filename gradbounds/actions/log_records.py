@@ -19,7 +19,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # A name followed by its number, which is no percentage, as of a progress bar `Steps: 1%`. It starts at the beginning
 # of a word, which avoids a quadratic search.
 _PAIR = re.compile(
-    r"(?<![\w./])([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
+    r"(?<![\w./])(?:_|\d+/)?([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=|]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+(?:tensor\()?)"
     rf"({_NUMBER})(?![\d.]*\s?%)(?:,(\d{{1,2}}|\d{{4,}})(?!\d|[,.]\d))?",
     re.IGNORECASE,

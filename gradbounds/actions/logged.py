@@ -32,7 +32,7 @@ from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import card_row
-from gradbounds.network_text import drawn_lines, note_lines, other_codes, title
+from gradbounds.network_text import drawn_lines, note_lines, number_text, other_codes, title
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -203,7 +203,7 @@ def _judged(
     nearest = min((each.distance(printed) for each in texts), default=math.inf)
     alone = {each.kind: each for each in sorted([*causes, *others], key=lambda each: -each.distance(printed))
              if each.explains(printed)}  # fmt: skip
-    # The likelihood of a cause with a text is at least that at the 99% limit of the text alone.
+    # A cause with a text is dropped if the nearest text alone is more likely by the factor of a 99% limit, about 28.
     causes = [
         *(each for each in (theory.with_texts(healthy, others, read, alone) if is_free else [])
           if each.distance(printed) < math.hypot(nearest, BEYOND)),
@@ -269,18 +269,17 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "Next: log the gradient norm of every matrix in the same file, give --text FILE, or test your module with "
             "gradbounds probe.",
         ]  # fmt: skip
+    numbers = has_line({"loss": printed.loss, "gradient norm": printed.norm})
     lines += [
-        f"Causes that explain these numbers{healthy.words} ({tested} tested; "
-        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}):"
-    ]
-    logged = f"; log: {printed.norm / healthy.line.norm:.3g}, {{:.0%}} off" if printed.norm else ""
-    lines += [
-        f"  {cause.words}: loss {cause.line.loss:.4g} ({cause.line.loss / healthy.line.loss:.3g} times the prediction)"
-        f", gradient norm {cause.line.norm:.4g} ({cause.line.norm / healthy.line.norm:.3g} times"
-        + f"{logged.format(abs(math.log((printed.norm or 1.0) / cause.line.norm)))})"
-        + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
-        + "".join(f"\n    or: {other.words}" for other in groups[cause.group][1:2] if other not in near)
-        for cause in near
+        f"Causes that may explain {numbers}{healthy.words} ({tested} tested; "
+        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}):",
+        *(
+            f"  {cause.words}: loss {number_text(cause.line.loss, cause.line.loss_deviation)}"
+            f", gradient norm {number_text(cause.line.norm, cause.line.norm_deviation)}"
+            + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
+            + "".join(f"\n    or: {other.words}" for other in groups[cause.group][1:2] if other not in near)
+            for cause in near
+        ),
     ]
     codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))]
     return [
@@ -299,13 +298,13 @@ def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:
     divides by the norm that it computes, if this exceeds 1.
 
     Args:
-        causes: causes that explain a log.
+        causes: causes that explain a log; those with a text, whose own factor is not known here, are left out.
         norm: the predicted gradient norm.
     """
     parts = list[str]()
     for cause in causes:
         effect = next((words for pattern, words in _HARMS.items() if re.search(pattern, cause.words)), "")
-        if effect and not cause.words.startswith(DRAWN_BY):
-            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words.partition(WITH_TEXT)[0])[0]
+        if effect and not cause.words.startswith(DRAWN_BY) and WITH_TEXT not in cause.words:
+            what = re.split(r" over (?=all |the |\d+ (?!times))", cause.words)[0]
             parts += [f"if {what}, {effect.format(cause.line.norm / norm, norm / cause.line.norm)}"]
     return [f"Does it change training? I{'; '.join(parts)[1:]}."] * bool(parts)

@@ -248,7 +248,7 @@ def _of_causes(tried: int, near: pd.DataFrame) -> list[str]:
     # Return the causes that explain the ratios, and the number of tested ones.
     if near.empty:
         return [f"None of {tried} tested causes explains these ratios."] * (tried > 0)
-    return [f"Causes that explain these ratios ({tried} tested), nearest first:"] + [
+    return [f"Causes that may explain these ratios ({tried} tested), nearest first:"] + [
         f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
 

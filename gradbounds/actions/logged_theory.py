@@ -56,7 +56,7 @@ _OF_BATCH = 0.70
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
 # The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's logarithm
-# for each unit of ln kappa between the estimate and a prediction. At the ends of usual texts it is 5%.
+# for each unit of ln kappa between the estimate and a prediction: a judgement, 5% at the ends of usual texts.
 _TEXTS, _OF_ESTIMATE = 9, 0.07
 # The decrease of the squared distance that a cause must bring, as Akaike's criterion requires for one more number.
 _WORTH = 2.0
@@ -347,13 +347,14 @@ def _at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
 
 
 def _own_logit(stack: Stack, scale: NoiseScale) -> float:
-    # Return the mean logit of a position's own token; 0 without tied embeddings, or with Post-LN.
+    # Return the mean logit of a position's own token; 0 with Post-LN, without a tied causal head, or with a transform.
     #
     # The stream contains the token's embedding, and sub-layers are independent of it. The final norm divides by the
     # root of the stream's energy.
     return (
         stack.output_scale * stack.embedding_scale * float(stack.width / scale.stream["hidden_energy"][-1]) ** 0.5
-        if stack.embeddings == "tied" and stack.placement in ("pre", "peri")
+        if (stack.embeddings, stack.mask, stack.output_transform) == ("tied", "causal", "none")
+        and stack.placement in ("pre", "peri")
         else 0.0
     )
 

@@ -60,11 +60,11 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
-# Seconds by the estimate, at most, of a batch whose alike tokens the change of a field tells apart, of which it takes a
-# fifth, and of a change's batch. Where a batch takes longer, there are as many tokens in shorter sequences, or else the
+# Seconds by the estimate, at most, of a batch for which an option is predicted, which takes a fifth of it, of a change's
+# batch, and of a batch in the search for an option. Where a batch takes longer, there are as many tokens in shorter sequences, or else the
 # change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are within 4% of
 # those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%), norms within 1%.
-_CHANGE_SECONDS, SHORT_SECONDS = 6.0, 3.0
+_CHANGE_SECONDS, SHORT_SECONDS, _SEARCH_SECONDS = 6.0, 3.0, 1.0
 
 _EVENED = "if you use SGD"
 _UNEVENED = "no tested change halves the layers' difference (log scale); all, with costs: --compare"
@@ -119,6 +119,7 @@ class Option:
         cosine: largest cosine of two tokens over the layers, for the text of step 1.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
         own: mean probability that a tied head gives to a position's own token.
+        tokens: tokens of the shorter sequences to which the numbers belong; 0 for those of step 1.
     """
 
     words: str
@@ -126,6 +127,7 @@ class Option:
     cosine: float
     added: tuple[float, float]
     own: float = 0.0
+    tokens: int = 0
 
 
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
@@ -263,7 +265,8 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     Since a falls as tokens differ, the present rms of the stream suffices, and a bisection tests sizes 1, 2, 5, ...
     below. If a tied network then predicts its own token, the lowest cosine counts, unless tokens are still alike.
 
-    Sequences are halved in the search while they take long. The numbers are those of the whole sequences.
+    Sequences are halved in the search while they take long. The numbers are those of the whole sequences, or of the
+    halved ones if the whole ones take long.
 
     Args:
         run: result of `predict_batch` without the change.
@@ -273,7 +276,7 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
     if stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL:
         return None
-    short = _shortened(stack, text, patterns, _CHANGE_SECONDS) or stack
+    short = _shortened(stack, text, patterns, _SEARCH_SECONDS) or replace(stack, tokens=FEWEST_TOKENS)
     largest = _round_up(float(stream["hidden_energy"][-1]) ** 0.5)
     sizes, tested = [each for each in _SIZES if stack.embedding_scale < each <= largest], dict[float, Option | None]()
 
@@ -284,7 +287,11 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     bisect_left(sizes, True, key=is_enough)
     known = {size: each for size, each in tested.items() if each and each.cosine <= NEARLY_EQUAL}
     best = min(known, key=lambda size: (max(known[size].cosine, DIFFERENT), size), default=None)
-    return None if best is None else known[best] if short is stack else _tested(stack, text, best, run)
+    if best is None or short is stack:
+        return known.get(best or 0.0)
+    shorter = replace(known[best], tokens=short.tokens)
+    is_quick = quick_cost(stack, law_of(stack, text), patterns).seconds <= _CHANGE_SECONDS
+    return (_tested(stack, text, best, run) if is_quick else None) or shorter
 
 
 def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
@@ -311,6 +318,7 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
     rows, depth = [], max(table["layer"])
     if option:
         head = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
+        head += f" (sequences of {option.tokens} tokens)" * bool(option.tokens)
         effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth)}"
         rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:

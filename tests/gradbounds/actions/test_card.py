@@ -191,7 +191,8 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     )  # fmt: skip
     lengths = [run["steps"] for run in public["warmups"]]
     ends = float(f"{peaks[0]:.2g}"), float(f"{peaks[-1]:.2g}")
-    assert learning_rate.PEAKS == (*ends, len(peaks), min(lengths), max(lengths)) and learning_rate.RAMPS == (
+    assert learning_rate.PEAKS == (*ends, len(peaks), min(lengths), max(lengths))
+    assert learning_rate.RAMPS == (
         round(failed[1], 2),
         len(failed) - 1,
         len(failed),
@@ -286,9 +287,8 @@ def test_muons_words_are_those_of_measured_networks(capsys):
             "layers and the output matrix, with the learning rate R as torch": alone,
             "Muon with AdamW at ": not alone, "Extrapolated: at ratios": network in [*printed][7:],
         }  # fmt: skip
-        assert {words: words in printed[network] for words in expected} == expected and bool(
-            re.search(r"Muon -[\d.]+ \+- ", printed[network])
-        ) == (network == "pre")
+        assert {words: words in printed[network] for words in expected} == expected
+        assert bool(re.search(r"Muon -[\d.]+ \+- ", printed[network])) == (network == "pre")
     mixed = json.loads((FOLDER / "mixed-steps.json").read_text(encoding="utf-8"))["networks"]
     plain, gated = (
         ends([one for name, one in mixed.items() if re.search(rf"^\d+ \d+ {kinds} \d+ mixed", name)], "critical_rate")
@@ -358,9 +358,8 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     ]
     assert ranges == [(0.4, 2.8), (0.0, math.inf), (0.0, math.inf)], "not narrower than measured, and not measured"
     plain = Stack(placement="pre", mask="causal", embeddings="tied", init_std=0.02, embedding_scale=0.02)
-    assert [card.rate_range(plain, [scale], "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)] and [
-        card.evidence(plain, scales)[:2] for scales in ([0.52], [0.53, 1.35], [1.08, 1.36])
-    ] == ["ex", "in", "ex"]
+    assert [card.rate_range(plain, [scale], "adam") for scale in (1.35, 1.36)] == [(0.86, 1.6), (0.4, 2.5)]
+    assert [card.evidence(plain, scales)[:2] for scales in ([0.52], [0.53, 1.35], [1.08, 1.36])] == ["ex", "in", "ex"]
     kinds = [
         ({}, 0.0), ({"embedding_scale": 0.32}, 0.0), ({"layout": "parallel"}, 0.0),
         ({"lower_share": 0.5, "depth": 2}, 0.0), ({"experts": 4, "router_norm": "sum"}, 0.0), ({"mask": "none"}, 0.15),
@@ -424,9 +423,8 @@ def test_a_card_says_what_it_leaves_out(capsys):
         lines, "Learning rate of step 1: not computed here ("
     ).endswith(" --learning-rate R")
     card = found(capsys, *tiny[:4])["card"]
-    assert (card["step_1"], card["critical_rates"]) == (None, None) and any(
-        line.startswith("Learning rate of step 1: for one seq") for line in card["lines"]
-    )
+    assert (card["step_1"], card["critical_rates"]) == (None, None)
+    assert any(line.startswith("Learning rate of step 1: for one seq") for line in card["lines"])
     assert main(["predict", "--like", "gpt2", "--dry-run", "--max-time", "0.01s"]) == 0 and re.search(
         "a change, critical learning rates\n(?s:.*)more than the 0.01 s of --max-time", capsys.readouterr().out
     )
@@ -436,10 +434,8 @@ def test_a_card_says_what_it_leaves_out(capsys):
         announced, rel=1 / 3
     )
     tested = found(capsys, "--width", "512", "--depth", "2")["card"]["lines"]
-    assert (
-        value_of(tested, "Expect errors of up to 0.7% by finite width (512), as in sampled networks") == ""
-        and value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
-    )
+    assert value_of(tested, "Expect errors of up to 0.7% by finite width (512), as in sampled networks") == ""
+    assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
 
 
 def test_parameters_have_the_names_by_which_logs_are_read():
@@ -501,10 +497,8 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     assert "GPT2ForSequenceClassification (its loss is about outputs for a whole sequence)" in card
     path.write_text(json.dumps(PLAIN | {"n_unknown": 3, "n_embed": 8, "mup_base_width": 16, "base_width": True}))
     card = found(capsys, "--config", str(path), "--ignore", "n_unknown", "--patterns", "2")["card"]["lines"]
-    assert (
-        card[0].startswith("Without n_unknown (--ignore): numbers hold for the model without it; your own module")
-        and "Not read by GPT2LMHeadModel: n_embed = 8 (n_embd = 64 holds), mup_base_width, base_width" in card
-    )
+    assert card[0].startswith("Without n_unknown (--ignore): numbers hold for the model without it; your own module")
+    assert "Not read by GPT2LMHeadModel: n_embed = 8 (n_embd = 64 holds), mup_base_width, base_width" in card
     assert re.search(r"; or --drawn-by mup:16\b", " ".join(card)), "the keys tell of muP"
     assert not any("Ranges" in line or "n_unknown" in line for line in card[1:])
     path.write_text(json.dumps({"model_type": "t5", "d_model": 64, "num_layers": 2, "num_decoder_layers": 1} | OF_T5))
@@ -524,10 +518,8 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
     assert found(capsys, *batch)["loss"] is None and main(["predict", *batch]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     (log := tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 5.3, "grad_norm": 9.0}')
-    assert (
-        main(["predict", *batch, "--logged", str(log)]) == 2
-        and "no rule for the loss of a class that ties both ends" in capsys.readouterr().err
-    )
+    assert main(["predict", *batch, "--logged", str(log)]) == 2
+    assert "no rule for the loss of a class that ties both ends" in capsys.readouterr().err
     main(["predict", *batch[:2], *batch[4:], "--logged", str(log), str(log)])
     assert (
         "Theory does not judge the two logs: it lacks their loss." in capsys.readouterr().out
@@ -542,11 +534,8 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
         assert said in " ".join(shown.split()) and "loss 5." not in shown
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
-    assert found(capsys, "--config", str(path), "--patterns", "2")["card"]["step_1"][
-        "loss"
-    ] is None and "the card: one sequence instead of step 1, layers, a change\n" in output(
-        capsys, *drawn[:2], "--dry-run"
-    )
+    assert found(capsys, "--config", str(path), "--patterns", "2")["card"]["step_1"]["loss"] is None
+    assert "the card: one sequence instead of step 1, layers, a change\n" in output(capsys, *drawn[:2], "--dry-run")
     assert (
         main(["predict", "--config", str(path), "--compare", "depth=2", "--batch", "4", "--text", "zipf:1"]) == 2
         and "--text distinct compares networks for tokens that all differ." in capsys.readouterr().err
@@ -558,23 +547,18 @@ def test_one_token_one_layer_and_a_chosen_head(capsys):
     model = ("--like", "gpt2", "--width", "64", "--heads", "2", "--vocab", "64", "--patterns", "2")
     untied = (*model, "--depth", "2", "--embeddings", "untied", "--tokens")
     whole = " ".join(found(capsys, *untied, "1")["card"]["lines"])
-    assert re.search("64 sequences of 1 token, .* repeated tokens in sequences of one token", whole) and not re.search(
-        r"\b1 tokens|input_correlation|Not tested", whole
-    )
+    assert re.search("64 sequences of 1 token, .* repeated tokens in sequences of one token", whole)
+    assert not re.search(r"\b1 tokens|input_correlation|Not tested", whole)
     assert found(capsys, *model, "--depth", "2", "--tokens", "4")["card"]["step_1"]["why_not"].endswith(
         " in such a network; it needs untied embeddings or at least 2 sqrt(width) tokens"
     )
     said = output(capsys, *model, "--depth", "1", "--tokens", "16", "--compare")
-    assert (
-        re.search(r"\n  none .* -\n(?s:.*)\n-: one layer has no ratio of the first to the last layer\n", said)
-        and main(["predict", *untied, "16", "--memory", "1KB", "--batch", "4"]) == 2
-    )
+    assert re.search(r"\n  none .* -\n(?s:.*)\n-: one layer has no ratio of the first to the last layer\n", said)
+    assert main(["predict", *untied, "16", "--memory", "1KB", "--batch", "4"]) == 2
     assert re.search(r"of --memory; fewer --tokens .*; --memory \S+GB allows it", capsys.readouterr().err)
     sure = "--embedding-scale 1 --depth 2 --tokens 64 --batch 4 --learning-rate 1e-3"
-    assert (
-        main(["predict", "--like", "gpt2", *sure.split()]) == 2
-        and "give a position's own token id a probability" in capsys.readouterr().err
-    )
+    assert main(["predict", "--like", "gpt2", *sure.split()]) == 2
+    assert "give a position's own token id a probability" in capsys.readouterr().err
 
 
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
@@ -621,10 +605,8 @@ def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path, monkey
          (("loss", 4), ("gradient norm", 3), ("cosine of two tokens, largest", 2))]
         for each in (found_here, found_here, after, multiplied)
     ], "a row for each value"  # fmt: skip
-    assert (
-        "\n\nembedding_scale=0.05:\nNothing changes: the network without the change has this value.\n\n" in said
-        and re.search(r"\n  Extrapolated before the change: critical rates \(AdamW's: within [\d.]+x where", said)
-    )
+    assert "\n\nembedding_scale=0.05:\nNothing changes: the network without the change has this value.\n\n" in said
+    assert re.search(r"\n  Extrapolated before the change: critical rates \(AdamW's: within [\d.]+x where", said)
     unsure = "the error of the critical rates, which is not measured in such networks"
     assert [each["unknown"] for each in (after, multiplied)] == [unsure] * 2, "tied and multiplied embeddings"
     lines = [each for each in card["lines"] if " in 19 of 20 runs" in each]
@@ -690,12 +672,11 @@ def test_a_change_has_gains_costs_and_a_choice_under_adamw():
         for ratios, lost in (({"W1": 3.0, "WK": 9.0}, ["WQ"]), ({"W1": 2.0}, ["WQ", "WK"]))
     ]  # fmt: skip
     table = compare._tables([["placement=peri"]], steps, [pre, peri], Asked({}, None), "", batch="", drawn=None)
-    assert (
-        "layer at most 3x -> 2x apart, without WQ and WK); gradient" in " ".join(" ".join(table).split())
-        and compare._LOST in table
-    )
+    assert "layer at most 3x -> 2x apart, without WQ and WK); gradient" in " ".join(" ".join(table).split())
+    assert compare._LOST in table
     head, *rows = compare._overview([["placement=peri"], ["depth=1"]], [*steps, compare._Step({"loss": 1.0})])
-    assert head.endswith("first, last layer, without WQ and WK") and [" ".join(row.split()[-2:]) for row in rows] == [
+    assert head.endswith("first, last layer, without WQ and WK")
+    assert [" ".join(row.split()[-2:]) for row in rows] == [
         "3x apart",
         "2x apart",
         "unknown unknown",
@@ -750,9 +731,8 @@ def test_a_change_of_experts_begins_with_their_balance(capsys):
         compare._of_experts(*each)
         for each in ((quarter, half, eight, two), (half, half, two, two), (half, wide, two, eight))
     )
-    assert backward.startswith(
-        "Initialization: the network without the change has uneven experts. "
-    ) and unknown.startswith("Initialization: tokens differ, with and without the change. The fullest ")
+    assert backward.startswith("Initialization: the network without the change has uneven experts. ")
+    assert unknown.startswith("Initialization: tokens differ, with and without the change. The fullest ")
     assert changed.startswith("Initialization: tokens differ, with and without the change. The fullest ")
     said = " ".join(output(capsys, "--like", "olmoe-1b-7b", *_TINY, "--compare", "embedding_scale=1").split())
     safer = r"neither first step is known to be safer \(critical rate 12x, its error is not measured\)"
@@ -906,9 +886,8 @@ def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
 def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     # A bound on the loss's deviation gives a range of more than 19 of 20 runs.
-    assert normal_ranges(line, (), texts=False)[1].startswith(
-        "2.46 to 4.83 in 19 of 20 runs, before clipping (3.45; "
-    ) and normal_ranges(replace(line, is_bound=True), (), texts=False)[0].startswith("10.80 to 11.20 (11.00 +")
+    assert normal_ranges(line, (), texts=False)[1].startswith("2.46 to 4.83 in 19 of 20 runs, before clipping (3.45; ")
+    assert normal_ranges(replace(line, is_bound=True), (), texts=False)[0].startswith("10.80 to 11.20 (11.00 +")
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1] == (
         "2.35 to 5.31 in 19 of 20 runs, before clipping (3.45; with errors of text, theory, quick estimate)"
     )
@@ -930,9 +909,8 @@ def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, code, loss, ex
     notes = ("Weights are drawn ", "Defaults of the class, ", "Fields of the configuration without ")
     assert [said.count(f"\n{note}") for note in notes] == [1, 1, 1]
     both = found(capsys, *model, *logged, *rate, code=exit_code)
-    assert both.items() >= found(capsys, *model, *logged, code=exit_code).items() and both["as_it_should_be"] is (
-        exit_code == 0
-    )
+    assert both.items() >= found(capsys, *model, *logged, code=exit_code).items()
+    assert both["as_it_should_be"] is (exit_code == 0)
     if code == "mup:32":
         assert both["no_rule"].startswith("theory has no rule for a first step at ")
         return

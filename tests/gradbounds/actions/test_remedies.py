@@ -199,9 +199,8 @@ def test_the_change_of_a_batch_has_the_worst_ratio_either_way(after, first, rati
 
 def test_a_change_that_makes_more_matrices_less_even_is_not_advised():
     """Pre-LN evens out the small gradients of queries in Post-LN, and no others."""
-    assert not remedies._evens_out(
-        {"WQ": 0.001, "WV": 1.0, "W2": 1.0}, {"WQ": 1.2, "WV": 2.0, "W2": 3.0}
-    ) and remedies._evens_out({"WQ": 3.0, "WV": 2.0, "W2": 1.0}, {"WQ": 1.2, "WV": 1.1, "W2": 1.3})
+    assert not remedies._evens_out({"WQ": 0.001, "WV": 1.0, "W2": 1.0}, {"WQ": 1.2, "WV": 2.0, "W2": 3.0})
+    assert remedies._evens_out({"WQ": 3.0, "WV": 2.0, "W2": 1.0}, {"WQ": 1.2, "WV": 1.1, "W2": 1.3})
 
 
 def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
@@ -212,7 +211,8 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     table = layer_table(predict(pre), None)
     monkeypatch.setattr(remedies, "furthest", lambda table: 4.0)
     found, line = remedies.remedy(pre, table, limits)
-    assert found is None and re.fullmatch(
+    assert found is None
+    assert re.fullmatch(
         r"- No change that evens out the layers' gradients was found: .* the ratio: 0 of \d \(in 2 s\)\.",
         line,
     )
@@ -236,6 +236,5 @@ def test_bfloat16_rounds_small_branches_away(branch, is_lost):
     for each in branches:
         stream = stream + each.to(torch.bfloat16)
     added, exact = (stream - start).float(), branches.sum(0)
-    assert (float((added * exact).sum() / exact.square().sum()) < 0.5) == is_lost and is_rounded_away(
-        94 * branch**2, 48
-    ) == is_lost
+    assert (float((added * exact).sum() / exact.square().sum()) < 0.5) == is_lost
+    assert is_rounded_away(94 * branch**2, 48) == is_lost
