@@ -60,10 +60,11 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
-# Seconds by the estimate, at most, of a batch for which an option is predicted, which takes a fifth of it, of a change's
-# batch, and of a batch in the search for an option. Where a batch takes longer, there are as many tokens in shorter sequences, or else the
-# change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B for 160 tokens are within 4% of
-# those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within 1% (WK: 29%), norms within 1%.
+# Seconds by the estimate, at most, of a batch for which an option is predicted, which takes a fifth of it, of a
+# change's batch, and of a batch in the search for an option. Where a batch takes longer, there are as many tokens in
+# shorter sequences, or else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B
+# for 160 tokens are within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within
+# 1% (WK: 29%), norms within 1%.
 _CHANGE_SECONDS, SHORT_SECONDS, _SEARCH_SECONDS = 6.0, 3.0, 1.0
 
 _EVENED = "if you use SGD"
