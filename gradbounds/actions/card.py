@@ -261,8 +261,8 @@ def model_card(
             first = _first_step_of_run(known, of, table, limits["patterns"], every_layer=every_layer) if known else None
             run = first.result if first else None
             rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
-            change = change_of_step(given, of, result, run, law, limits, coarse=coarse)
             option = option_of(run, law, limits["patterns"]) if run else None
+            change = change_of_step(given, of, result, run, law, limits, coarse=coarse, option=option)
     rows = _rows(given, of, result, first, rates, change, option, compared=bool(how["compare"]))
     lines, sentences = _fitted(rows, notes := result.values["notes"]), result.values["sentences"]
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * shares_ends(notes))

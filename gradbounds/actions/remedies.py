@@ -218,9 +218,9 @@ def _added(table: Columns) -> float:
 
 def change_of_step(
     given: Mapping[str, Any], of: Description, single: Result, run: Result | None, text: str,
-    limits: Mapping[str, Any], *, coarse: bool,
+    limits: Mapping[str, Any], *, coarse: bool, option: Option | None = None,
 ) -> Remedy | None:  # fmt: skip
-    """Return one change that makes the layers of step 1 even.
+    """Return one change that makes the layers of step 1 even; None for experts with an option, as both take long.
 
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
     to at least `FEWEST_TOKENS`, and there are twice as many. Where the changed tied network fails for the batch, it is
@@ -229,7 +229,7 @@ def change_of_step(
     if not text:
         return single.values["evened_by"]
     stack, table = single.values["stack"], single.columns()
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN or (option and stack.experts):
         return None
     budget = Budget.of(limits["max_time"], limits["memory"])
     whole_way = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
@@ -308,7 +308,7 @@ def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
 
 
 def change_rows(table: Columns, run: Result | None, change: Remedy | None, option: Option | None) -> list[str]:
-    """Return the change that makes alike tokens differ, and one that makes the layers even, or that there is none.
+    """Return the change that makes alike tokens differ, and one that makes the layers even, or else that there is none.
 
     Args:
         table: one sequence's `layer_table`.
@@ -322,7 +322,7 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
         head += f" (sequences of {option.tokens} tokens)" * bool(option.tokens)
         effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth)}"
         rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN or (option and change is None):
         return rows
     if change is None:
         return [*rows, card_row(_EVENED, _UNEVENED)]

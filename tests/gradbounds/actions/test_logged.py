@@ -365,6 +365,7 @@ def test_the_logit_of_a_positions_own_token_is_the_change_of_the_loss(fields):
     )
     own = (none.loss - often.loss) / (4.0 * law.across)
     assert logged_theory._own_logit(none.stack, none) == pytest.approx(own, rel=0.02) and own > 0.1
+    assert logged_theory._own_logit(replace(none.stack, output_transform="added"), none) == 0.0
 
 
 def test_a_line_names_two_causes_of_one_group_if_other_groups_explain_the_log():

@@ -355,6 +355,8 @@ def test_logs_of_frameworks(row):
         ("step loss norm 5\n1 2 3 4\nstep: 1 loss: 11.0\n", LogLine(11.0, None, 1)),
         ("Up. 1 : Cost 350.5 : Time 1.0s\n", "must have a loss"),
         (" \n", "is empty"),
+        ("_step: 1 loss: 10.97 grad_norm: 15.3\n", LogLine(10.97, 15.3, 1)),
+        ("0/loss=10.97 0/grad_norm=15.3\n", LogLine(10.97, 15.3)),
         ('{"loss": 3.0, "history": [5, {"step": 1, "loss": 11.0}]}\n', LogLine(11.0, None, 1)),
         ('{"step": 500, "history": [{"step": 1, "loss": 11.0}]}\n', LogLine(11.0, None, 1)),
         ('[{"step": 1, "loss": 11.0}, 5, {"step": 2, "loss": 10.0}]\n', LogLine(11.0, None, 1)),
