@@ -94,14 +94,20 @@ def layer_summary(
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     stream, gradients = profiles(with_cosines(table), value), gradient_profiles(table, value)
+    cosine, loads = stream.get("cosine"), stream.get("expert_load_max", np.zeros(1))
+    count, fullest = (
+        0 if cosine is None else int((cosine > NEARLY_EQUAL).sum()),
+        loads.max() * (loads.max() * stack.experts > 2 * stack.experts_per_token > 0),
+    )
     if not (ratios := first_over_last(table, value)):
-        return LayerSummary()
+        return LayerSummary([], count, fullest=fullest)
     least = coarse * (QUICK_RATIO if stack.ffn == "gated" else PLAIN_RATIO)
-    last, cosine, energies, growth = stack.depth, stream.get("cosine"), stream["hidden_energy"], growth_by_layer(table)
+    last, energies, growth = stack.depth, stream["hidden_energy"], growth_by_layer(table)
     absent = absent_from_first(stack, table)
-    lost = [name for name in stream if name.startswith("grad_") and name not in {*gradients, *absent}]
-    missing = {"too noisy to tell": lost, "not in layer 1": absent}
-    count = 0 if cosine is None else int((cosine > NEARLY_EQUAL).sum())
+    missing = {
+        "too noisy to tell": [name for name in stream if name[:5] == "grad_" and name not in {*gradients, *absent}],
+        "not in layer 1": absent,
+    }
     has_embeddings = stack.positions == stack.embedding_norm == "none" and not count  # alone before layer 1
     sizes = (
         "rms before the norm {:.3g} in layer 1, {:.3g} in {}"
@@ -126,16 +132,17 @@ def layer_summary(
         card_row("residual stream", residual),
     ]
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
-        alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
-        zeros = "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
-        reason = "the weight of the only chosen expert is always 1" if alone else zeros
-        lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
-    lines += expert_rows(stack, table, notes) if of else []
-    slowest, loads = slowest_step(stack, table, whole), stream.get("expert_load_max", np.zeros(1))
-    lines += _step_lines(stack, gradients, slowest, are_alike=bool(stack.query_key_scale and count))
-    return LayerSummary(
-        lines, count, slowest, loads.max() * (loads.max() * stack.experts > 2 * stack.experts_per_token > 0)
-    )
+        lines.append(card_row("no gradient", f"{', '.join(none)}: {_reason_of_zero(stack, none)}"))
+    slowest, experts = slowest_step(stack, table, whole), expert_rows(stack, table, notes) if of else []
+    lines += [*experts, *_step_lines(stack, gradients, slowest, are_alike=bool(stack.query_key_scale and count))]
+    return LayerSummary(lines, count, slowest, fullest)
+
+
+def _reason_of_zero(stack: Stack, roles: Sequence[str]) -> str:
+    # Say why matrices have no gradient.
+    if roles == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum":
+        return "the weight of the only chosen expert is always 1"
+    return "attention to one token is constant" if stack.tokens == 1 else "a matrix of zeros comes after them"
 
 
 def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str]:

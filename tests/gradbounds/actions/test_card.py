@@ -448,13 +448,17 @@ def test_parameters_have_the_names_by_which_logs_are_read():
 _TINY = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "16", "--patterns", "2")
 
 
+_INSIDE = sum(json.loads((FOLDER / "expert-ranges.json").read_text(encoding="utf-8"))["inside"].values())
+
+
 @pytest.mark.parametrize(
     ("model", "flags", "said", "unsaid"),
     [
         ("gpt2", "", "Ranges held for 36 of 38 losses, 7 of 8 norms of public logs", "Extrapolated"),
         ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (ranges held for 36", "Ranges held for 36"),
         ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "Ranges held for 36"),
-        ("olmoe-1b-7b", "", "Ranges held for 47 of 48 numbers of 24 sampled networks", "extrapolated"),
+        ("olmoe-1b-7b", "", f"Ranges held for {_INSIDE} of 48 numbers of 24 sampled networks", "extrapolated"),
+        ("olmoe-1b-7b", "--depth 1", "this initialization; step 1 shows no fault but uneven experts.", "alike"),
         ("olmoe-1b-7b", "", " of tokens in layer 1, ", "largest share"),
         ("olmoe-1b-7b", "", "the balancing loss adds 0.08", "times its weight"),
         ("olmoe-1b-7b", "--tokens 1", "experts with tokens move", "tokens are alike"),
