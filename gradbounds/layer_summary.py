@@ -64,7 +64,7 @@ _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
 
 @dataclass(frozen=True, slots=True)
 class LayerSummary:
-    """How the layers of a network differ, in lines of text and in the numbers that a verdict requires.
+    """A summary of how the layers of a network differ, in lines of text and in the numbers that a verdict requires.
 
     Attributes:
         lines: a heading and rows; none without ratios of the first to the last layer.

@@ -264,7 +264,8 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     Tokens differ if no layer has a cosine of two tokens above 1/2. Layers add a mean square a to embeddings of mean
     square s², which are orthogonal for two tokens. So their cosine is at most a/(s² + a), and 1/2 at most for s² >= a.
     Since a falls as tokens differ, the present rms of the stream suffices, and a bisection tests sizes 1, 2, 5, ...
-    below. If a tied network then predicts its own token, the lowest cosine counts, unless tokens are still alike.
+    below. It assumes that the cosine falls with the size, which is not proved. If a tied network then predicts its own
+    token, the lowest cosine counts, unless tokens are still alike.
 
     Sequences are halved in the search while they take long. The numbers are those of the whole sequences, or of the
     halved ones if the whole ones take long.

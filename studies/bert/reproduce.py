@@ -116,7 +116,7 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
 def _price_of_tasks(
     design: Design, runs: Sequence[Pretraining], tasks: Sequence[Downstream], seconds: float
 ) -> list[str]:
-    """What fine-tuning takes at most, in a line; none without tasks. Windows are cut to the longest of a mini-batch."""
+    """Estimate the most time of fine-tuning; no line without tasks. Windows are cut to the longest of a mini-batch."""
     if not tasks:
         return []
     models = sum(run in design.fine_tuned for run in runs) + len(_one_of_each(runs))

@@ -213,7 +213,7 @@ def layered_norms(file):
 
 
 def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
-    """Of a loss twice as large, and one matrix whose gradient is a third of that."""
+    """A log of twice the loss doubles all norms; the logged norm of one matrix is a third of its own."""
     monkeypatch.chdir(tmp_path)
     norms = {
         f"gradients/model.{name}": 2 * norm * (1 / 3 if name == "blocks.2.down.weight" else 1)

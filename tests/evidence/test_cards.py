@@ -63,7 +63,7 @@ def ratios(stack, notes, text, counts):
 
 
 def of_model(name):
-    """Of a published model's card."""
+    """Compare the rates of a published model's card with those by 64 positions."""
     like, *changes = name.split()
     of, limits = Description(like=like), dict.fromkeys(("patterns", "max_time", "memory"))
     asked = card.at_context(changed_values(changes), of, limits)
@@ -72,7 +72,7 @@ def of_model(name):
 
 
 def of_experts(experts, chosen, vocab, depth, width, heads, kv_heads, tokens, size, router_norm):
-    """Of a network like Mixtral, by 16 positions."""
+    """Compare rates by 16 positions with those by 64, in a network like Mixtral."""
     stack = replace(
         stack_from_config(like="mixtral-8x7b")[0], experts=experts, experts_per_token=chosen, vocab=vocab, depth=depth,
         width=width, heads=heads, kv_heads=kv_heads, tokens=tokens, embedding_scale=size, router_norm=router_norm,

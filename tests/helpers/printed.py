@@ -1,4 +1,4 @@
-"""What `gradbounds predict` prints, as text and as numbers."""
+"""Outputs of `gradbounds predict`, as text and as numbers."""
 
 import json
 
