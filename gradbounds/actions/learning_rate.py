@@ -102,6 +102,10 @@ class RateOfStep:
         share = self.rate / self.step.critical_rate
         return "falls" if share <= self.limits[0] else "rises" if share >= self.limits[1] else "may fall or rise"
 
+    def has_error(self, stack: Stack) -> bool:
+        """Return whether the error of the loss's change was measured in such networks."""
+        return self.limits[0] >= _CLOSE and (self.optimizer, stack.ffn) != ("muon", "gated")
+
     def row(self) -> dict[str, Any]:
         """Return all predicted numbers of step 1 as one row of a table."""
         change, error = self.step.change(self.rate)
@@ -192,8 +196,7 @@ def predict_rate(
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, stack), "",
             *_evidence_lines(
-                _measured(networks, ranges, alone) * bool(alone), _exact(rises, alone), stack, scale,
-                is_far=source == "extrapolated",
+                steps, _measured(networks, ranges, alone) * bool(alone), stack, scale, is_far=source == "extrapolated"
             ),
             *slowed, *_muon_lines(stack, ratio, is_measured="muon" in ranges) * ("muon" in optimizers),
             *drawn_lines(notes, others=False),
@@ -247,8 +250,8 @@ def _table(steps: Sequence[RateOfStep], stack: Stack) -> list[str]:
     rows = []
     for each in steps:
         (change, error), critical, (name, update) = each.step.change(each.rate), each.step.critical_rate, each.update
-        is_close = each.limits[0] >= _CLOSE and (each.optimizer, stack.ffn) != ("muon", "gated")
-        falls = f"{change:+.3g}{f' +- {error:.1g}' * is_close}" if each.region != _BEYOND else each.sign
+        number = f"{change:+.3g}{f' +- {error:.1g}' * each.has_error(stack)}"
+        falls = number if each.region != _BEYOND else each.sign
         rows.append((each.title, falls, f"{critical:.2g}", f"{each.logits:.2g}", f"{update:.2g} ({name})"))
     return table_lines(head, rows)
 
@@ -295,34 +298,38 @@ def _verdicts(
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 
-def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None, *, is_far: bool) -> list[str]:
-    """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
-    return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
+def _evidence_lines(
+    steps: Sequence[RateOfStep], measured: str, stack: Stack, scale: float | None, *, is_far: bool
+) -> list[str]:
+    """State the limits of the prediction, after a sentence on measured rates, by the factor of `BatchStep.rescaled`."""
+    near = [each for each in steps if each.region != _BEYOND]
+    sentences = {
+        measured: bool(measured and scale is not None),
+        "At its critical rate, step 1 leaves the loss unchanged to second order; above, it may raise it.": True,
+        f"The change of the loss has no number where logits change by more than {_LOGITS[1]:g} or a matrix by more "
+        f"than {_UPDATES[1]:g} of its norm.": len(near) < len(steps),
+        f"Where logits change by more than {_LOGITS[0]:g} or a matrix by more than {_UPDATES[0]:g} of its norm, its "
+        "number is less accurate.": any(each.region != "inside" for each in near),
+        f"+-: to first order, errors were at most {ERRORS['gain']:.0%} in 9 of 10 measured networks; to second order, "
+        f"{ERRORS['curvature']:.0%} in 8 of 10.": any(each.has_error(stack) for each in near),
+        "The predicted step does not change biases, norm gains, position tables or an untied embedding table.": True,
+        "The batch's gradient is unknown here, so the error of these critical rates is unknown, too. With small "
+        "embeddings, they are far too small.": scale is None,
+    }
+    printed = [sentence for sentence, applies in sentences.items() if applies]
+    return [
+        *(part for line in printed for part in textwrap.wrap(line, 118, break_on_hyphens=False)),
+        *([_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else []),
+    ]
 
 
 def _measured(networks: str, ranges: Ranges, optimizers: Sequence[Optimizer]) -> str:
     """State the range of measured divided by predicted critical rates, and the networks that it is from."""
     chosen = {NAMES[name]: limits for name, limits in ranges.items() if name in optimizers}
     if not chosen:
-        return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown. "
+        return "Too few such networks were measured with these optimizers, so the error of critical rates is unknown."
     words = ", ".join(f"{low:g} to {high:g} ({name})" for name, (low, high) in chosen.items())
-    return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
-
-
-def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
-    """State the smallest and largest multiples of the critical rate at which sampled losses first rose."""
-    words = [
-        f"{f'{low:g}' if low else 'under 0.25'} to {f'{high:g}' if math.isfinite(high) else 'over 32'} times "
-        f"({NAMES[name]})"
-        for name, (low, high) in rises.items()
-        if name in optimizers
-    ]
-    return (
-        "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss."
-        + f" Sampled losses themselves first rose at {', '.join(words)} the critical rate." * bool(words)
-        + " "
-    )
+    return f"Measured critical rates were within {words} times the predicted ones in {networks}."
 
 
 def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> list[str]:
@@ -348,37 +355,21 @@ _MUON_RATES = (
 )
 # The numbers are from tests/evidence/batch-steps.json and masked-steps.json.
 _MUON = {
-    "pre": "Muon on captions, 4 to 128 sequences, causal Pre-LN, logits changed by 0.5: the fall of the loss was "
-    "within its error in 27 of 28 networks with plain units (14 of 28 at four times the rate). With gated units, it "
-    "was within such an error in 5 of 6 networks, too few to print an error. The curvature was 0.72 to 1.35 times "
-    "the predicted one, with gated units 0.77 to 1.85 times.",
+    "pre": "With plain units, Muon's fall of the loss was within its error in 27 of 28 measured networks, and in 14 of "
+    "28 at four times the rate; gated units have no printed error.",
     "post": _MUON_RATES.format(
         "0.69 to 1.17", "18 Post-LN networks (0.42 to 1.10 times in 11 BERTs with 15% masked words)"
     ),
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
-_SCALED = (
-    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; rates "
-    "with one matrix for all (transformers' GPT-2 and GPT-NeoX) are not predicted. "
-)
+_SCALED = ", at the learning rate R scaled as torch.optim.Muon does by default; WQ, WK and WV are three matrices."
 _OF_MUON = (
-    f"Muon's step covers all matrices of the layers and {{}}{_SCALED}Usual recipes train embeddings, output matrix and "
-    "norm gains by AdamW: --adamw-rate R2."
+    f"Muon moves all matrices of the layers and {{}}{_SCALED} --adamw-rate R2 moves the latter by AdamW, as is usual."
 )
 # The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
-    f"Muon's step covers all matrices of the layers{_SCALED}AdamW's step covers {{}}. The critical rate is "
-    "Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the "
-    "predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If "
-    "AdamW also trains biases, norm gains and other tables, as usual, the rate is lower, much so at 0.3."
-)
-_UNSCALED = (
-    "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
-    "With small embeddings, they are far too small."
-)
-_LIMITS = (
-    f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
-    f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error, if printed, was at most "
-    f"{ERRORS['gain']:.0%} to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order "
-    "in 8 of 10. The predicted step does not change biases, norm gains, position tables or an untied embedding table."
+    f"Muon moves all matrices of the layers{_SCALED} AdamW moves {{}}. The critical rate is Muon's, at this ratio of "
+    "both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the predicted ones in 16 causal "
+    "Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If AdamW also trains biases, "
+    "norm gains and other tables, as usual, the rate is lower, much so at 0.3."
 )

@@ -262,17 +262,10 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         return " to ".join(f"{limit(1 / row[number] for row in rows):.2f}" for limit in (min, max))
 
     plain, gated = drawn("(un)?tied", 4), drawn("(gated|llama)", 4)
-    (near, far), (held, _) = within(plain), within(gated)
-    said = learning_rate._MUON["pre"]
-    assert (
-        f"{near} of {len(plain)} networks with plain units ({far} of {len(plain)} at four times" in said
-        and f"such an error in {held} of {len(gated)} networks" in said
-        and len(gated) < 10
-    )
-    curvatures = (
-        f"{ends(plain, 'curvature')} times the predicted one, with gated units {ends(gated, 'curvature')} times"
-    )
-    assert curvatures in said and near >= 0.8 * len(plain)
+    near, far = within(plain)
+    words = f"in {near} of {len(plain)} measured networks, and in {far} of {len(plain)} at four times"
+    assert words in learning_rate._MUON["pre"]
+    assert len(gated) < 10 and near >= 0.8 * len(plain)
     flags = "--learning-rate 1e-4 --optimizer muon --mask causal --width 64 --vocab 128 --batch 4 --text zipf:1".split()
     printed = {}
     for network in (
@@ -283,8 +276,8 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         printed[network] = " ".join(output(capsys, "--placement", *network.split(), "--depth", "2", *flags).split())
         alone = "adamw" not in network
         expected = {
-            "causal Pre-LN, logits changed by 0.5": network.startswith("pre") and alone,
-            "layers and the output matrix, with the learning rate R as torch": alone,
+            "Muon's fall of the loss was within its error": network.startswith("pre") and alone,
+            "layers and the output matrix, at the learning rate R scaled as torch": alone,
             "Muon with AdamW at ": not alone, "Extrapolated: at ratios": network in [*printed][7:],
         }  # fmt: skip
         assert {words: words in printed[network] for words in expected} == expected
@@ -899,7 +892,7 @@ def test_coarse_groups_make_a_range_lopsided():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("code", "loss", "exit_code", "last"), [
-    ("hf", 4.17, 0, r"\nAdamW: step 1 at 0.001 lowers (?s:.*)\nor an untied embedding table.\n$"),
+    ("hf", 4.17, 0, r"\nAdamW: step 1 at 0.001 lowers (?s:.*) an untied embedding table.\n$"),
     ("mup:32", 4.2, 1, r"\n\n--learning-rate 0.001 is not predicted: theory has no rule [^\n]*, as muP's do.\n$"),
 ])  # fmt: skip
 @each_once()
