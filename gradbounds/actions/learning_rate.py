@@ -179,23 +179,24 @@ def predict_rate(
     ]
     table = pd.DataFrame([step.row() for step in steps])
     source = "" if scale is None else evidence(stack, [scale], times, masked)
-    known = f", {source}" * any(math.isfinite(high) for _, high in limits.values())
     networks, ranges, rises = measured_rates(stack, times, masked)
+    errors = "" if scale is None or not alone else _measured(networks, ranges, alone)
+    moved, of_muon = _muon_lines(stack, ratio, is_measured="muon" in ranges) if "muon" in optimizers else ([], [])
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=known), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=source),
+            *moved, "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
             *_table(steps, stack), "",
-            *_evidence_lines(
-                _measured(networks, ranges, alone) * bool(alone), _exact(rises, alone), stack, scale,
-                is_far=source == "extrapolated",
-            ),
-            *slowed, *_muon_lines(stack, ratio, is_measured="muon" in ranges) * ("muon" in optimizers),
+            *textwrap.wrap(f"{errors}{_LIMITS}", 118, break_on_hyphens=False),
+            *([_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if source == "extrapolated" else []),
+            *[_UNSCALED] * (scale is None),
+            *slowed, *of_muon,
             *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
         ],
@@ -284,8 +285,7 @@ def _verdicts(
         lines += [
             f"{each.title}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
             f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}",
-            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)))}"
-            + f"{known * math.isfinite(late)}."
+            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)), known)}."
             + f"{steps_to}{early * rate:.2g} or below." * (not warmup_steps and 1e-6 < early < 1.0),
         ]
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
@@ -293,12 +293,6 @@ def _verdicts(
             lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]
             lines += [_RAMPS.format(*RAMPS)] * (warmup_steps < PEAKS[3])
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
-
-
-def _evidence_lines(measured: str, exact: str, stack: Stack, scale: float | None, *, is_far: bool) -> list[str]:
-    """State the limits of the prediction, after sentences on measured rates, by the factor of `BatchStep.rescaled`."""
-    far = [_FAR.format(scale, *MEASURED_SCALES[stack.placement])] if is_far else [_UNSCALED] * (scale is None)
-    return [*textwrap.wrap(f"{measured * (scale is not None)}{exact}{_LIMITS}", 118, break_on_hyphens=False), *far]
 
 
 def _measured(networks: str, ranges: Ranges, optimizers: Sequence[Optimizer]) -> str:
@@ -310,33 +304,17 @@ def _measured(networks: str, ranges: Ranges, optimizers: Sequence[Optimizer]) ->
     return f"Measured critical rates were within {words} times the predicted ones in {networks}; a card's are wider. "
 
 
-def _exact(rises: Ranges, optimizers: Sequence[Optimizer]) -> str:
-    """State the smallest and largest multiples of the critical rate at which sampled losses first rose."""
-    words = [
-        f"{f'{low:g}' if low else 'under 0.25'} to {f'{high:g}' if math.isfinite(high) else 'over 32'} times "
-        f"({NAMES[name]})"
-        for name, (low, high) in rises.items()
-        if name in optimizers
-    ]
-    return (
-        "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss."
-        + f" Sampled losses themselves first rose at {', '.join(words)} the critical rate." * bool(words)
-        + " "
-    )
-
-
-def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> list[str]:
-    """State the measured errors of Muon, or of its mix with AdamW at a ratio of rates, and which matrices it changes.
+def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> tuple[list[str], list[str]]:
+    """State which parameters Muon moves, or its mix with AdamW at a ratio of rates; then the measured errors.
 
     `is_measured` is whether such networks were measured with Muon.
     """
-    output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
-    sentences = (
-        (_MUON.get(stack.placement, ""), _OF_MUON.format(output))
-        if ratio is None
-        else (_OF_MIX.format(output, "At" if is_measured and round(ratio, 9) >= _MIXED[0] else "Extrapolated: at"),)
-    )
-    return [line for words in sentences for line in textwrap.wrap(words, 118)]
+    output = "the tied embedding table" if stack.embeddings == "tied" else "the output matrix"
+    known = "At" if is_measured and ratio and round(ratio, 9) >= _MIXED[0] else "Extrapolated: at"
+    moved, measured = (_MOVED, _MUON.get(stack.placement, "")) if ratio is None else (_MIX, _OF_MIX.format(known))
+    return textwrap.wrap(f"{moved.format(output)} {_UNMOVED}", 118, subsequent_indent="  "), [
+        line for words in (measured, _SCALED) for line in textwrap.wrap(words, 118)
+    ]
 
 
 _FAR = (
@@ -357,28 +335,28 @@ _MUON = {
     ),
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
+_MOVED = "Muon moves all matrices of the layers and {0}. Usual recipes train {0} by AdamW: --adamw-rate R2."
+_MIX = "Muon moves all matrices of the layers, and AdamW moves {}."
+_UNMOVED = "Biases, norm gains, position tables and an untied embedding table do not move."
 _SCALED = (
-    ", with the learning rate R as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; rates "
-    "with one matrix for all (transformers' GPT-2 and GPT-NeoX) are not predicted. "
-)
-_OF_MUON = (
-    f"Muon's step covers all matrices of the layers and {{}}{_SCALED}Usual recipes train embeddings, output matrix and "
-    "norm gains by AdamW: --adamw-rate R2."
+    "Muon's learning rate R is scaled as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; "
+    "rates with one matrix for all (transformers' GPT-2 and GPT-NeoX) are not predicted."
 )
 # The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
-    f"Muon's step covers all matrices of the layers{_SCALED}AdamW's step covers {{}}. The critical rate is "
-    "Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the "
-    "predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If "
-    "AdamW also trains biases, norm gains and other tables, as usual, the rate is lower, much so at 0.3."
+    "The critical rate is Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to "
+    "1.14 times the predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with "
+    "gated units. If AdamW also trains biases, norm gains and other tables, as usual, the rate is lower, much so at "
+    "0.3."
 )
 _UNSCALED = (
     "The batch's gradient is unknown here, so the error of these critical rates is unknown, too.\n"
     "With small embeddings, they are far too small."
 )
 _LIMITS = (
+    "Above its critical rate, step 1 raises the quadratic (Gauss-Newton) loss. "
     f"The loss has a number where logits change by at most {_LOGITS[1]:g} and matrices by {_UPDATES[1]:g} of their "
     f"norm (above {_LOGITS[0]:g} and {_UPDATES[0]:g}, it is less accurate). Its error, if printed, was at most "
     f"{ERRORS['gain']:.0%} to first order in 9 of 10 measured networks, and {ERRORS['curvature']:.0%} to second order "
-    "in 8 of 10. The predicted step does not change biases, norm gains, position tables or an untied embedding table."
+    f"in 8 of 10. {_UNMOVED}"
 )
