@@ -118,8 +118,8 @@ def layer_summary(
     )
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        known_as = f"alike over {NEARLY_EQUAL}: {count} layers" if count else f"fine below {NEARLY_EQUAL}"
-        residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f} and {cosine[-1]:.2f} ({known_as})"
+        known_as = f"alike over {NEARLY_EQUAL}: {'~' * coarse}{count} layers" if count else f"fine below {NEARLY_EQUAL}"
+        residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
+from scipy.special import entr
+
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, quick_batch, resolve_batch
@@ -33,6 +35,7 @@ from gradbounds.actions.remedies import (
     Remedy,
     change_of_step,
     change_rows,
+    cost_of_option,
     loss_of,
     option_of,
 )
@@ -105,14 +108,11 @@ _FEWER, _MORE = {"adam": 0.7, "sgd": 0.62}, 1.12
 _RATE_VIEW = "--batch {} --learning-rate R"
 
 _IGNORED = "ignored on request"
-_WITHOUT = "Without {} (--ignore): numbers hold for the model without {}; your own module: gradbounds probe FILE:NAME"
 # Evidence for ranges (docs/report.md, first lines of public logs).
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks of width 256, 512"  # with experts; 47 of their 48 numbers (expert-ranges.json)
-_OTHERS = ("architectures", "model_type")  # whose values say more than their names
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
-_NO_RUN = f"for one sequence --first-step, for a batch {_RATE_VIEW.format(BATCH)}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
@@ -190,8 +190,11 @@ class FirstStepOfRun:
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
-            change = stack.composition.input_norm * min(quick.seconds, SHORT_SECONDS)
-            cost += replace(quick, seconds=_OF_ESTIMATE * ((not batch) * quick.seconds + change))
+            change = max(  # one of both follows
+                stack.composition.input_norm * _OF_ESTIMATE * min(quick.seconds, SHORT_SECONDS),
+                cost_of_option(stack, text, limits["patterns"]).seconds,
+            )
+            cost += replace(quick, seconds=_OF_ESTIMATE * (not batch) * quick.seconds + change)
             for count in _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
@@ -261,7 +264,7 @@ def model_card(
             first = _first_step_of_run(known, of, table, limits["patterns"], every_layer=every_layer) if known else None
             run = first.result if first else None
             rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
-            option = option_of(run, law, limits["patterns"]) if run else None
+            option = option_of(run, law, limits["patterns"], whole[2]) if run else None
             change = change_of_step(given, of, result, run, law, limits, coarse=coarse, option=option)
     rows = _rows(given, of, result, first, rates, change, option, compared=bool(how["compare"]))
     lines, sentences = _fitted(rows, notes := result.values["notes"]), result.values["sentences"]
@@ -271,7 +274,6 @@ def model_card(
         below = ["", *(line for line in fine.lines if not line or line not in lines)]
         return replace(fine, values={**fine.values, "card": card}, lines=lines, below=below)
     below = ["", *run.lines, "", *sentences["trust"]] if run and layers else [*result.below]
-    below += [sentences["evened"]] * (layers and change is None)
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
 
 
@@ -292,7 +294,7 @@ def _rows(
             _one_sequence(stack, table, has_loss=not shares_ends(notes))
             if first is None
             else [
-                *_verdict(option, layers, has_step=run is not None, has_loss=not shares_ends(notes)),
+                *_verdict(option, layers, first, has_loss=not shares_ends(notes)),
                 *_run_lines(first, stack, table, longest, notes)]
         ),
         *layers.lines,
@@ -316,22 +318,17 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
     # Names up to five keys of the file that were ignored on request.
     ignored = [note.field for note in notes if note.reason == _IGNORED]
     ignored[5:] = [f"{len(ignored) - 5} others"] * (len(ignored) > 5)
-    return [_WITHOUT.format(", ".join(ignored), "them" if len(ignored) > 1 else "it")] * bool(ignored)
+    them = "them" if len(ignored) > 1 else "it"
+    return [
+        f"Without {', '.join(ignored)} (--ignore): numbers hold for the model without {them}; your own module: "
+        "gradbounds probe FILE:NAME"
+    ] * bool(ignored)
 
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks SGD's rate, the reasons for matrices, and the names of
-    # parameters, in this order. Without SGD's rate, the row above it names the command that prints it.
-    dropped = ("  SGD ", "  why ")
-    kept = [
-        [
-            row.replace("; yours: --learning-rate", "; yours, SGD's: --learning-rate") if count else row
-            for row in rows
-            if not row.startswith(dropped[:count])
-        ]
-        for count in range(len(dropped) + 1)
-    ]
-    for each in (*(_with_parameters(chosen, notes) for chosen in kept), kept[-1]):
+    # Wraps the rows of a card. A card that is too long lacks the reasons for matrices, or else also their parameters.
+    kept = [row for row in rows if not row.startswith("  why ")]
+    for each in (_with_parameters(rows, notes), _with_parameters(kept, notes), kept):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
         ]
@@ -439,7 +436,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
-        return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW.format(BATCH)}" if text else _NO_RUN}
+        needs = "not computed without the gradient norm;" if text else "for one sequence --first-step, for a batch"
+        return {"no_rule": f"{needs} {_RATE_VIEW.format(BATCH)}"}
     view = _RATE_VIEW.format(sequences := result.values["batch"])
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
@@ -447,8 +445,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
-        reason = f"{takes} more" if stack.experts else "it takes longer or the vocabulary is too small"
-        return {"no_rule": f"not computed here ({reason}): {view}"}
+        return {"no_rule": f"not computed here ({takes} more); where the loss may rise: {view}"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
@@ -567,20 +564,33 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
 
 
 def _verdict(
-    option: Option | None, layers: LayerSummary, *, has_step: bool = True, has_loss: bool = True
+    option: Option | None, layers: LayerSummary, step: FirstStepOfRun, *, has_loss: bool = True
 ) -> list[str]:  # fmt: skip
-    # Answer first what to do. Alike tokens matter to every optimizer, unequal layers only to SGD.
+    # Answer first what to do, and then which sign to watch. Unequal layers matter only to SGD.
+    #
+    # If all positions have equal states, their predictions are equal, too. The smallest loss is then the entropy of the
+    # token frequencies. Tested by hand with AdamW in two networks (8 layers, width 192, captions) with a cosine of
+    # 0.86: the loss stalled there from step 50 to 75, with a cosine of 1, but not with embeddings of 0.5.
     slow, name = layers.slowest
-    first = "keep this initialization; step 1 shows no fault" + " but uneven experts" * bool(layers.fullest)
-    if slow < 0.5:
-        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
-    if not has_step:
-        first = "one sequence gives no reason to change this initialization"
-    if layers.alike:
-        effect = f"alike tokens in {layers.alike} layer{'s' * (layers.alike > 1)}"
-        first = (f"an expert gets {layers.fullest:.0%} of tokens; " if layers.fullest else f"{effect}; ") + (
-            "try `option` only if early steps blow up" if option else "tested changes: --compare"
+    then = f"{'try `option`' if option else 'test changes: --compare'} (effect on training unknown)"
+    if layers.fullest:
+        first = (
+            f"keep this initialization. Log each expert's share of tokens: one gets up to {layers.fullest:.0%} in step "
+            f"1. If most experts stay idle, {then}"
         )
+    elif layers.alike:
+        law = law_of(step.stack, step.asked.text)
+        near = "at the" if law is None else f"near {entr(law.frequencies).sum():.0f}, the"
+        first = (
+            f"keep this initialization. If the loss stalls {near} entropy of the token frequencies, alike tokens may "
+            f"be the cause: {then}"
+        )
+    elif step.result is None:
+        first = "one sequence gives no reason to change this initialization"
+    elif slow < 0.5:
+        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
+    else:
+        first = "keep this initialization: step 1 shows no fault; no row below needs action"
     return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
 
 
@@ -589,9 +599,14 @@ def _run_lines(
 ) -> list[str]:
     fewer = longest is not None and first.stack.tokens < longest
     of_context = f" (its context of {longest} has no quick prediction)" if fewer else ""
-    maximum = " (config's maximum)" * (longest is not None and not fewer)
-    at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
-    other = f"your batch: --batch S{' --tokens N' * (longest is not None)} --text FILE"
+    maximum = " (maximum; usual: 4096)" if longest and longest > 8192 else " (config's maximum)"
+    at = batch_text(
+        first.batch,
+        first.stack.tokens,
+        first.text,
+        first.asked.of_tokens or maximum * (longest is not None and not fewer),
+    )
+    other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
     lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
     if first.result is None:
@@ -629,27 +644,40 @@ def _layers(stack: Stack, table: Columns, run: Result | None, notes: Sequence[No
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
-    within = f", {rates['evidence'].removeprefix('in ')}" * bool(rates["evidence"])
     return [
-        f"Learning rate of step 1 (R/N if N steps warm up to R){within}; yours: --learning-rate R --warmup-steps N",
-        *[card_row(name, rate_text(rates[key])) for key, name in RATES.items()],
+        "Learning rate of step 1 only (peak / warm-up steps: 3e-4 / 2000 = 1.5e-07); yours: --learning-rate R "
+        "--warmup-steps N",
+        card_row(
+            RATES["adam"],
+            rate_text(
+                rates["adam"], "quick; finer: --learning-rate" if rates["positions"] < POSITIONS else rates["evidence"]
+            ),
+        ),
     ]
 
 
-def rate_text(ends: Mapping[str, float | None]) -> str:
-    """Return up to which rate step 1 lowers the loss, and from which rate on a sampled loss may rise."""
+def rate_text(ends: Mapping[str, float | None], known: str = "") -> str:
+    """Return the rate below which step 1 lowers the loss, and from which rates on it may raise it.
+
+    Args:
+        ends: result of `rate_limits`.
+        known: evidence for the limits of the critical rate, as text.
+    """
     low, rate, high, rises = (
         f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
         for end in (ends[name] or 0.0 for name in ("low", "rate", "high", "rises"))
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
+    above = f"above the critical rate, {low} to {high}{f' ({known})' * bool(known)}"
+    if ends["rises"] == 0.0:
+        return f"no safe rate known: in theory, the loss rises {above}; in sampled networks, also below it"
     if ends["rises"] is None:
-        return f"loss falls up to {low} (theory; losses were not sampled); critical: {low} to {high}"
-    if not ends["rises"]:
-        return f"no safe rate known: some sampled losses rose below the critical rate, {low} to {high}"
-    theory = f"{low} (theory), " * (ends["rises"] >= ends["low"])
-    return f"loss falls up to {theory}{rises} (every sampled network); critical: {low} to {high}"
+        safe, sampled = low, "no losses were sampled"
+    else:
+        safe = low if ends["low"] < ends["rises"] else rises
+        sampled = f"in sampled networks, above {ends['rises'] / ends['low']:g}x that ({rises})"
+    return f"stay below {safe}: step 1 then lowers the loss. In theory, it rises {above}; {sampled}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
@@ -678,7 +706,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         at_width = f" at {sizes}" * ("finite width" in expected)
         expected += f"; {int(count) - int(off)} of {count} numbers agree with a small {of}{at_width}"
     left_out = ", ".join(
-        f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
+        f"{note.value} ({note.reason.partition(';')[0]})"
+        if note.field in ("architectures", "model_type")
+        else note.field
         for note in result.values["notes"]
         if note.what == "left out" and note.reason != _IGNORED and not (masked and masked_share([note]))
     )

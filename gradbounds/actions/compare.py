@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradbounds.actions.batch import Asked, law_of, quick_batch
-from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates, rate_range
+from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import (
@@ -44,7 +44,6 @@ from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Stack
 from theory.configurations import drawn_by, model_type
 from theory.configurations.encoder_decoders import shares_ends
-from theory.configurations.vectors import logit_multiplier
 from theory.coverage import gaps
 from theory.first_step.batch_step import cost_of_steps
 from theory.mean_field.cost import Cost
@@ -455,11 +454,11 @@ def _step(
     numbers |= {_FALL: critical["adam"]["gain"]}
     # Where embeddings are large, sampled networks have smaller rates (`MEASURED_SCALES`).
     is_far = critical["evidence"] == "extrapolated"
-    ranges = {
-        name: rate_range(stack, [critical["kernel_scale"]], name, logit_multiplier(notes), line.masked)
-        for name in RATES
+    factors = {
+        name: max(each["high"] / each["rate"], each["rate"] / each["low"])
+        for name, each in critical.items()
+        if name in RATES and each["low"]
     }
-    factors = {name: max(high, 1.0 / low) for name, (low, high) in ranges.items() if low}
     unsure = "" if factors else "the error of the critical rates, which is not measured in such networks"
     return replace(step, numbers=numbers, unknown=unsure, is_extrapolated=is_far, factors=factors)
 

@@ -183,14 +183,15 @@ def predict_rate(
     ]
     table = pd.DataFrame([step.row() for step in steps])
     source = "" if scale is None else evidence(stack, [scale], times, masked)
-    known = f", {source}" * any(math.isfinite(high) for _, high in limits.values())
     networks, ranges, rises = measured_rates(stack, times, masked)
+    moved, of_muon = _muon_lines(stack, ratio, is_measured="muon" in ranges) if "muon" in optimizers else ([], [])
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
         values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=known), "",
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=source),
+            *moved, "",
             f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
             *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
@@ -198,7 +199,7 @@ def predict_rate(
             *_evidence_lines(
                 steps, _measured(networks, ranges, alone) * bool(alone), stack, scale, is_far=source == "extrapolated"
             ),
-            *slowed, *_muon_lines(stack, ratio, is_measured="muon" in ranges) * ("muon" in optimizers),
+            *slowed, *of_muon,
             *drawn_lines(notes, others=False),
             *note_lines(notes, masked=masked),
         ],
@@ -287,8 +288,7 @@ def _verdicts(
         lines += [
             f"{each.title}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
             f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}",
-            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)))}"
-            + f"{known * math.isfinite(late)}."
+            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)), known)}."
             + f"{steps_to}{early * rate:.2g} or below." * (not warmup_steps and 1e-6 < early < 1.0),
         ]
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
@@ -312,7 +312,7 @@ def _evidence_lines(
         "number is less accurate.": any(each.region != "inside" for each in near),
         f"+-: to first order, errors were at most {ERRORS['gain']:.0%} in 9 of 10 measured networks; to second order, "
         f"{ERRORS['curvature']:.0%} in 8 of 10.": any(each.has_error(stack) for each in near),
-        "The predicted step does not change biases, norm gains, position tables or an untied embedding table.": True,
+        _UNMOVED: all(each.optimizer != "muon" for each in steps),  # Muon's first lines have it
         "The batch's gradient is unknown here, so the error of these critical rates is unknown, too. With small "
         "embeddings, they are far too small.": scale is None,
     }
@@ -332,18 +332,17 @@ def _measured(networks: str, ranges: Ranges, optimizers: Sequence[Optimizer]) ->
     return f"Measured critical rates were within {words} times the predicted ones in {networks}."
 
 
-def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> list[str]:
-    """State the measured errors of Muon, or of its mix with AdamW at a ratio of rates, and which matrices it changes.
+def _muon_lines(stack: Stack, ratio: float | None, *, is_measured: bool) -> tuple[list[str], list[str]]:
+    """State which parameters Muon moves, or its mix with AdamW at a ratio of rates; then the measured errors.
 
     `is_measured` is whether such networks were measured with Muon.
     """
-    output = "the output matrix" + " (tied: the embedding table)" * (stack.embeddings == "tied")
-    sentences = (
-        (_MUON.get(stack.placement, ""), _OF_MUON.format(output))
-        if ratio is None
-        else (_OF_MIX.format(output, "At" if is_measured and round(ratio, 9) >= _MIXED[0] else "Extrapolated: at"),)
-    )
-    return [line for words in sentences for line in textwrap.wrap(words, 118)]
+    output = "the tied embedding table" if stack.embeddings == "tied" else "the output matrix"
+    known = "At" if is_measured and ratio and round(ratio, 9) >= _MIXED[0] else "Extrapolated: at"
+    moved, measured = (_MOVED, _MUON.get(stack.placement, "")) if ratio is None else (_MIX, _OF_MIX.format(known))
+    return textwrap.wrap(f"{moved.format(output)} {_UNMOVED}", 118, subsequent_indent="  "), [
+        line for words in (measured, _SCALED) for line in textwrap.wrap(words, 118)
+    ]
 
 
 _FAR = (
@@ -362,14 +361,17 @@ _MUON = {
     ),
     "peri": _MUON_RATES.format("0.65 to 1.28", "9 Peri-LN networks"),
 }
-_SCALED = ", at the learning rate R scaled as torch.optim.Muon does by default; WQ, WK and WV are three matrices."
-_OF_MUON = (
-    f"Muon moves all matrices of the layers and {{}}{_SCALED} --adamw-rate R2 moves the latter by AdamW, as is usual."
+_MOVED = "Muon moves all matrices of the layers and {0}. Usual recipes train {0} by AdamW: --adamw-rate R2."
+_MIX = "Muon moves all matrices of the layers, and AdamW moves {}."
+_UNMOVED = "Biases, norm gains, position tables and an untied embedding table do not move."
+_SCALED = (
+    "Muon's learning rate R is scaled as torch.optim.Muon scales it by default. WQ, WK and WV are three matrices; "
+    "rates with one matrix for all (transformers' GPT-2 and GPT-NeoX) are not predicted."
 )
 # The numbers are from tests/evidence/mixed-steps.json.
 _OF_MIX = (
-    f"Muon moves all matrices of the layers{_SCALED} AdamW moves {{}}. The critical rate is Muon's, at this ratio of "
-    "both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to 1.14 times the predicted ones in 16 causal "
-    "Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with gated units. If AdamW also trains biases, "
-    "norm gains and other tables, as usual, the rate is lower, much so at 0.3."
+    "The critical rate is Muon's, at this ratio of both rates. {} ratios of 0.02 and 0.3, measured rates were 0.69 to "
+    "1.14 times the predicted ones in 16 causal Pre-LN networks with plain units, and 0.44 to 1.12 times in 16 with "
+    "gated units. If AdamW also trains biases, norm gains and other tables, as usual, the rate is lower, much so at "
+    "0.3."
 )

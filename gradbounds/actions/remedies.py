@@ -28,7 +28,7 @@ from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import Stack
-from theory.mean_field.cost import Cost
+from theory.mean_field.cost import Cost, prediction_cost
 from theory.mean_field.prediction import own_token, stream_of_text
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 from theory.stack.placements import COMPOSITIONS
@@ -67,8 +67,9 @@ FEW_SAMPLES = 4
 # 1% (WK: 29%), norms within 1%.
 _CHANGE_SECONDS, SHORT_SECONDS, _SEARCH_SECONDS = 6.0, 3.0, 1.0
 
-_EVENED = "if you use SGD"
-_UNEVENED = "no tested change halves the layers' difference (log scale); all, with costs: --compare"
+# The usual number of tests in the search for an option, and the part of a prediction that a test takes: it has no
+# backward pass. Measured for eight models: 0.40 to 0.71.
+_TESTS, _OF_PREDICTION = 3, 0.55
 
 SKIPPED = 0.1
 """The share of the residual stream's mean square below which the layers that add it are called nearly skipped."""
@@ -88,8 +89,6 @@ class Remedy:
         words: description of the change.
         values: the changed fields and their values.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
-        losses: losses before and after the change.
-        norms: gradient norms of a batch before and after the change; None for one sequence, or if they are not known.
         larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
     """
@@ -97,8 +96,6 @@ class Remedy:
     words: str
     values: Mapping[str, Any]
     first_over_last: float
-    losses: tuple[float, float] = (0.0, 0.0)
-    norms: tuple[float, float] | None = None
     larger: "Remedy | None" = None
     added: tuple[float, float] = (0.0, 0.0)
 
@@ -159,14 +156,14 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     with each_once(), shown("testing changes that even out the layers", cost):
         for k, (words, values, chosen) in enumerate(changes):
             try:
-                after, chance = _own_token(chosen.stack, chosen, before)
+                _, chance = _own_token(chosen.stack, chosen, before)
                 changed = table if chance > LARGEST_OWN_PROBABILITY else layer_columns(chosen.predicted(), None)
             except OwnTokenError as error:
-                after, chance = error.loss, error.probability
+                chance = error.probability
             if chance > LARGEST_OWN_PROBABILITY:
                 continue
             ratios = [first_over_last(each) for each in (table, changed)]
-            change = Remedy(words, values, furthest(changed), (before, after), added=(_added(table), _added(changed)))
+            change = Remedy(words, values, furthest(changed), added=(_added(table), _added(changed)))
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
                 best, least = replace(change, larger=best), change.first_over_last
             if change.first_over_last < EVEN:
@@ -206,8 +203,7 @@ def change_of_batch(
     ratios = [first_over_last(each) for each in (norms, changed)]
     if (ratio := furthest(changed)) >= furthest(norms) ** 0.5 or not _evens_out(*ratios):
         return None
-    losses, sizes = ((run.values[name], after.values[name]) for name in ("loss", "gradient_norm"))
-    return Remedy(words, values, ratio, losses, norms=sizes, added=(_added(norms), _added(changed)))
+    return Remedy(words, values, ratio, added=(_added(norms), _added(changed)))
 
 
 def _added(table: Columns) -> float:
@@ -220,7 +216,7 @@ def change_of_step(
     given: Mapping[str, Any], of: Description, single: Result, run: Result | None, text: str,
     limits: Mapping[str, Any], *, coarse: bool, option: Option | None = None,
 ) -> Remedy | None:  # fmt: skip
-    """Return one change that makes the layers of step 1 even; None for experts with an option, as both take long.
+    """Return one change that makes the layers of step 1 even; None with an option, which changes embeddings as well.
 
     Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
     to at least `FEWEST_TOKENS`, and there are twice as many. Where the changed tied network fails for the batch, it is
@@ -229,7 +225,7 @@ def change_of_step(
     if not text:
         return single.values["evened_by"]
     stack, table = single.values["stack"], single.columns()
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN or (option and stack.experts):
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN or option:
         return None
     budget = Budget.of(limits["max_time"], limits["memory"])
     whole_way = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
@@ -258,7 +254,26 @@ def _shortened(stack: Stack, text: str, patterns: int | None, seconds: float) ->
     return stack
 
 
-def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
+def cost_of_option(stack: Stack, text: str, patterns: int | None) -> Cost:
+    """Estimate the cost of `option_of` for a network whose tokens are alike."""
+    short, is_quick = _of_search(stack, text, patterns)
+    cost = sum(
+        (
+            prediction_cost(replace(each, sequences=1), patterns=2, grouped=True, text=True, coarse=True)
+            for each in [short] * _TESTS + [stack] * (is_quick and short is not stack)
+        ),
+        Cost(),
+    )
+    return replace(cost, seconds=_OF_PREDICTION * cost.seconds)
+
+
+def _of_search(stack: Stack, text: str, patterns: int | None) -> tuple[Stack, bool]:
+    # Return the network with the sequences of the search for an option, and whether whole sequences are quick enough.
+    short = _shortened(stack, text, patterns, _SEARCH_SECONDS) or replace(stack, tokens=FEWEST_TOKENS)
+    return short, quick_cost(stack, law_of(stack, text), patterns).seconds <= _CHANGE_SECONDS
+
+
+def option_of(run: Result, text: str, patterns: int | None, budget: Budget) -> Option | None:
     """Return the smallest embeddings with which the tokens of step 1 differ; None if there are none, or they differ.
 
     Tokens differ if no layer has a cosine of two tokens above 1/2. Layers add a mean square a to embeddings of mean
@@ -274,11 +289,13 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
         run: result of `predict_batch` without the change.
         text: name of the law of the text.
         patterns: requested number of attention samples.
+        budget: limits of time and memory. If they do not hold the search, there is no option.
     """
     stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
-    if stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL:
+    is_fine = stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL
+    if is_fine or not budget.holds(cost_of_option(stack, text, patterns)):
         return None
-    short = _shortened(stack, text, patterns, _SEARCH_SECONDS) or replace(stack, tokens=FEWEST_TOKENS)
+    short, is_quick = _of_search(stack, text, patterns)
     largest = _round_up(float(stream["hidden_energy"][-1]) ** 0.5)
     sizes, tested = [each for each in _SIZES if stack.embedding_scale < each <= largest], dict[float, Option | None]()
 
@@ -292,7 +309,6 @@ def option_of(run: Result, text: str, patterns: int | None) -> Option | None:
     if best is None or short is stack:
         return known.get(best or 0.0)
     shorter = replace(known[best], tokens=short.tokens)
-    is_quick = quick_cost(stack, law_of(stack, text), patterns).seconds <= _CHANGE_SECONDS
     return (_tested(stack, text, best, run) if is_quick else None) or shorter
 
 
@@ -309,7 +325,7 @@ def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
 
 
 def change_rows(table: Columns, run: Result | None, change: Remedy | None, option: Option | None) -> list[str]:
-    """Return the change that makes alike tokens differ, and one that makes the layers even, or else that there is none.
+    """Return the change that makes alike tokens differ, or one that makes the layers even, or else that there is none.
 
     Args:
         table: one sequence's `layer_table`.
@@ -317,19 +333,19 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
         change: the change that makes the layers even.
         option: the change that makes alike tokens differ.
     """
-    rows, depth = [], max(table["layer"])
+    depth = max(table["layer"])
     if option:
         head = f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
         head += f" (sequences of {option.tokens} tokens)" * bool(option.tokens)
         effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth)}"
-        rows = [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN or (option and change is None):
-        return rows
-    if change is None:
-        return [*rows, card_row(_EVENED, _UNEVENED)]
-    what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}: {change.words}"
-    cost = "; cost, code:" if option else _cost_text(change.added, depth)  # one line
-    return [*rows, card_row(_EVENED, f"{what}{cost} --compare {' '.join(as_flags(change.values))}")]
+        return [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
+    if furthest(table if run is None else run.columns("layers")) < UNEVEN:
+        return []
+    text = "no tested change halves the layers' difference (log scale); all, with costs: --compare"
+    if change:
+        what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}: {change.words}"
+        text = f"{what}{_cost_text(change.added, depth)} --compare {' '.join(as_flags(change.values))}"
+    return [card_row("if you use SGD", text)]
 
 
 def _cost_text(added: tuple[float, float], depth: int) -> str:

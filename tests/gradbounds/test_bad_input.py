@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -500,10 +501,7 @@ def test_none_is_no_choice(tmp_path, capsys):
     "error", [np.linalg.LinAlgError("not definite"), torch.linalg.LinAlgError("not definite"), FloatingPointError()]
 )
 def test_a_failed_calculation_is_one_line_that_names_the_network(monkeypatch, capsys, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr("theory.mean_field.recursion.feed_forward", fail)
+    monkeypatch.setattr("theory.mean_field.recursion.feed_forward", mock.Mock(side_effect=error))
     assert main(["predict", "--like", "gpt2", "--tokens", "4", "--depth", "1"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gradbounds: ")]
     said = "`gradbounds predict --like gpt2 --tokens 4 --depth 1`: in theory.mean_field.recursion, "
@@ -519,18 +517,12 @@ def test_a_failed_calculation_is_one_line_that_names_the_network(monkeypatch, ca
     (OverflowError("too large"), "numbers are too extreme: the calculation ends in Overflow"),
 ])  # fmt: skip
 def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error, message):
-    def run(command):
-        raise error
-
-    monkeypatch.setattr(Claims, "run", run)
+    monkeypatch.setattr(Claims, "run", mock.Mock(side_effect=error))
     refused(capsys, ["claims"], message)
 
 
 def test_an_error_of_ours_is_none_of_the_user_s(monkeypatch):
-    def run(command):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(Claims, "run", run)
+    monkeypatch.setattr(Claims, "run", mock.Mock(side_effect=RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["claims"])
 

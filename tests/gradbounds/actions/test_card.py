@@ -133,18 +133,18 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
-    for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
+    for row in view:
         rate, low, high, rises = (rates[row["optimizer"]][name] for name in ("rate", "low", "high", "rises"))
-        words, *printed = re.search(r"(.*) critical\S* (?:rate, )?(\S+) to (\S+)", value_of(card, title)).groups()
-        assert [*map(float, printed)] == pytest.approx([low, high], rel=0.06)
         assert rises == pytest.approx(RISES["pre"][row["optimizer"]][0] * low), "multiples of the network's own rate"
-        fell = f"{rises:{'.1e' if rises < 1e-3 else '.2g'}}"
-        assert words == (
-            f"loss falls up to {printed[0]} (theory), {fell} (every sampled network);"
-            if rises
-            else "no safe rate known: some sampled losses rose below the"
-        )
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
+    texts = [f"{rates['adam'][name]:{'.1e' if rates['adam'][name] < 1e-3 else '.2g'}}" for name in rates["adam"]]
+    assert value_of(card, "AdamW  ") == card_text(texts[1], *texts[2:4], f" ({rates['evidence']})")
+
+
+def card_text(low, high, rises, known=""):
+    """A card's row on a critical rate whose sampled losses rose above four times it."""
+    above = f"above the critical rate, {low} to {high}{known}; in sampled networks, above 4x that ({rises})"
+    return f"stay below {low}: step 1 then lowers the loss. In theory, it rises {above}"
 
 
 # The sampled first steps for batches of a text, without and with masked words.
@@ -175,7 +175,9 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     said = " ".join(output(capsys, *network).split())
-    pattern = r"passes that rate at step (\d+) of 1000000 .* critical: (\S+) to (\S+), in 9 of 10 networks\. "
+    pattern = (
+        r"passes that rate at step (\d+) of 1000000 .* the critical rate, (\S+) to (\S+) \(in 9 of 10 networks\); "
+    )
     step, low, high = map(float, re.search(pattern, said).groups())
     assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
     assert re.match(
@@ -277,7 +279,10 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         alone = "adamw" not in network
         expected = {
             "Muon's fall of the loss was within its error": network.startswith("pre") and alone,
-            "layers and the output matrix, at the learning rate R scaled as torch": alone,
+            "Muon moves all matrices of the layers and the output matrix. Usual recipes train the output": alone,
+            "Muon moves all matrices of the layers, and AdamW moves the output matrix. Biases, ": (
+                not alone and "dry" not in network
+            ),
             "Muon with AdamW at ": not alone, "Extrapolated: at ratios": network in [*printed][7:],
         }  # fmt: skip
         assert {words: words in printed[network] for words in expected} == expected
@@ -304,9 +309,9 @@ def test_muons_words_are_those_of_measured_networks(capsys):
 
 @pytest.mark.parametrize(("flags", "curvature", "scale", "said"), [
     ("1e-9 --optimizer sgd", 1.0, 0.1, "\nExtrapolated: the batch's squared gradient is 0.1 times its approximation"),
-    ("1e-9 --optimizer sgd", 1.0, 0.1, "rose below the critical rate, 8 to 50, extrapolated. "),
+    ("1e-9 --optimizer sgd", 1.0, 0.1, " 8 to 50 (extrapolated); in sampled networks, also below it. "),
     ("1e-9 --optimizer polar", 1.0, 1.0, " critical rate 2; its error is not measured in such networks. "),
-    ("9 --optimizer adam", 1.0, 1.0, " 6.9 (every sampled network); critical: 1.7 to 3.2, in 9 of 10 networks. A "),
+    ("9 --optimizer adam", 1.0, 1.0, " 1.7 to 3.2 (in 9 of 10 networks); in sampled networks, above 4x that (6.9). A "),
     ("9 --optimizer adam", 1.0, 1.0, " A linear warm-up of at least 6 steps to 9 starts at 1.7 or below."),
     ("9 --optimizer adam --warmup 99", 1.0, 1.0, "this warm-up is shorter. 4 of 5 ramps of up to 100 steps that blew"),
     ("9 --optimizer adam --warmup 999", 1.0, 1.0, "times step 1's critical rate; this peak is in their range."),
@@ -314,7 +319,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
     ("9 --optimizer adam --warmup 999", 1.0, 0.1, "its critical rate, 6.3). The warm-up passes"),
     ("1e-9 --optimizer sgd", 1.0, 1.0, "1.1e-09 (output matrix)"),
     ("1e30 --optimizer polar", 1.0, 1.0, "may lower or raise the loss (5e+29 times"),
-    ("1e30 --optimizer sgd", 1.0, 1.0, "2). SGD: no safe rate known: some sampled losses rose below the critical"),
+    ("1e30 --optimizer sgd", 1.0, 1.0, "2). SGD: no safe rate known: in theory, the loss rises above the critical"),
     ("1.9 --optimizer sgd --warmup-steps 10", 1.0, 1.0, " may pass that rate from step 8 of 10 on.\n"),
     ("3 --optimizer sgd --warmup-steps 9", 1.0, 1.0, "step 6 of 9 (5 at the earliest, perhaps never) and ends at 1.5"),
     ("4 --optimizer sgd --warmup-steps 8", 1.0, 1.0, "at step 4 of 8 (3 to 7) and ends at 2 times it.\n"),
@@ -336,14 +341,17 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         dict.fromkeys(card.RATES, {"low": 1.0, "rate": 1.0, "high": 1.0, "rises": 4}),
     )
     words = {
-        4.0: "loss falls up to 1 (theory), 4 (every sampled network); critical: 1 to 1",
-        0.5: "loss falls up to 0.5 (every sampled network); critical: 1 to 1",
-        0.0: "no safe rate known: some sampled losses rose below the critical rate, 1 to 1",
-        None: "loss falls up to 1 (theory; losses were not sampled); critical: 1 to 1",
+        4.0: card_text(1, 1, 4),
+        0.5: card_text(1, 1, 0.5).replace("below 1", "below 0.5").replace("4x", "0.5x"),
+        0.0: "no safe rate known: in theory, the loss rises above the critical rate, 1 to 1; in sampled networks, also "
+        "below it",
+        None: card_text(1, 1, 4).replace("in sampled networks, above 4x that (4)", "no losses were sampled"),
     }
     assert [card.rate_text(known["adam"] | {"rises": rises}) for rises in words] == [*words.values()]
     assert said.strip() in " ".join(printed.split()) and ("\nwords\n" in printed) == (scale < 1.0)
-    assert ("in 9 of 10 networks" in printed) == (scale == 1.0 and curvature > 0 and "polar" not in flags)
+    assert ("in 9 of 10 networks" in " ".join(printed.split())) == (
+        scale == 1.0 and curvature > 0 and "polar" not in flags
+    )
     gated = Stack(placement="pre", mask="causal", ffn="gated")
     ranges = [
         card.rate_range(replace(gated, placement=placement), [0.5], "adam", times)
@@ -363,10 +371,10 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         [True, False, False, False, True, True, False, True, False], [True, *[False] * 6, True, False],
     ], "where rates were measured, and where losses were sampled"  # fmt: skip
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
-        "evidence": card.evidence(Stack(placement="output"), [1.0])
-    }
-    *_, head, rate = card._fitted(["row"] * 16 + card._rate_lines(known), [])
-    assert head.endswith(" to R); yours, SGD's: --learning-rate R --warmup-steps N"), "SGD's rate has no room"
+        "evidence": card.evidence(Stack(placement="output"), [1.0]), "positions": 64,
+    }  # fmt: skip
+    *_, head, rate = card._fitted(["  why ", *["row"] * 16, *card._rate_lines(known)], [])
+    assert head.endswith("3e-4 / 2000 = 1.5e-07); yours: --learning-rate R --warmup-steps N")
     assert rate.endswith(" critical rate 2; its error is not measured in such networks")
 
 
@@ -451,7 +459,12 @@ _INSIDE = sum(json.loads((FOLDER / "expert-ranges.json").read_text(encoding="utf
         ("gpt2", "--activation relu", "Extrapolated from GPTs and Llamas (ranges held for 36", "Ranges held for 36"),
         ("llama-3-8b", "--kv-heads 0 --placement post", "Extrapolated from GPTs and Llamas", "Ranges held for 36"),
         ("olmoe-1b-7b", "", f"Ranges held for {_INSIDE} of 48 numbers of 24 sampled networks", "extrapolated"),
-        ("olmoe-1b-7b", "--depth 1", "this initialization; step 1 shows no fault but uneven experts.", "alike"),
+        (
+            "olmoe-1b-7b",
+            "--depth 1",
+            "keep this initialization. Log each expert's share of tokens: one gets up to 3",
+            "alike",
+        ),
         ("olmoe-1b-7b", "", " of tokens in layer 1, ", "largest share"),
         ("olmoe-1b-7b", "", "the balancing loss adds 0.08", "times its weight"),
         ("olmoe-1b-7b", "--tokens 1", "experts with tokens move", "tokens are alike"),
@@ -472,7 +485,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
         (lambda positions: positions**2, "a quick estimate is too rough here; --batch 64 --learning-rate R"),
-        (lambda positions: 1 / positions, "no safe rate known: some sampled losses rose below"),
+        (lambda positions: 1 / positions, "Learning rate of step 1 only (peak "),
     ],
 )
 def test_a_critical_rate_is_unknown(times, said, capsys, monkeypatch):
@@ -566,7 +579,7 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any("64 sequences of 8192 tokens, English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(
-        line.startswith("Step 1: 64 sequences of 64 tokens, English text; your batch: --batch S --t") for line in lines
+        line.startswith("Step 1: 64 sequences of 64 tokens, English text; yours: --batch S --t") for line in lines
     )
 
 
@@ -761,7 +774,6 @@ def test_lost_norms_and_equal_tokens_are_named():
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
     assert (
         f"(alike over 0.88: {count} layers)" in lines[2] and summary.alike == count < 24
-        and f"alike tokens in {count} layers; tested changes" in card._verdict(None, summary)[0]
     )  # fmt: skip
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_summary(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])}).lines
@@ -794,19 +806,31 @@ def test_lost_norms_and_equal_tokens_are_named():
 @pytest.mark.parametrize(
     ("summary", "option", "said"),
     [
-        (LayerSummary(), None, "keep this initialization; step 1 shows no fault."),
-        (LayerSummary(fullest=0.9), None, "keep this initialization; step 1 shows no fault but uneven experts."),
+        (LayerSummary(), None, "keep this initialization: step 1 shows no fault; no row below needs action."),
+        (
+            LayerSummary(fullest=0.9), None, "keep this initialization. Log each expert's share of tokens: one gets up "
+            "to 90% in step 1. If most experts stay idle, test changes: --compare (effect on training unknown).",
+        ),
         (LayerSummary(slowest=(0.02, "WQ")), None, "keep this initialization, but lower AdamW's epsilon (WQ ~0.02x as"),
-        (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization; step 1 shows no fault."),
-        (LayerSummary(alike=9), None, "alike tokens in 9 layers; tested changes: --compare."),
-        (LayerSummary(alike=9), 1, "alike tokens in 9 layers; try `option` only if early steps blow up."),
-        (LayerSummary(alike=9, fullest=0.9), 1, "an expert gets 90% of tokens; try `option` only if early steps"),
+        (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization: step 1 shows no fault; no row below"),
+        (LayerSummary(alike=9), None, "keep this initialization. If the loss stalls near 5, the entropy of the token "),
+        (
+            LayerSummary(alike=9), 1, "keep this initialization. If the loss stalls near 5, the entropy of the token "
+            "frequencies, alike tokens may be the cause: try `option` (effect on training unknown).",
+        ),
+        (LayerSummary(alike=9, fullest=0.9), 1, "keep this initialization. Log each expert's share of tokens: one"),
     ],
-)
+)  # fmt: skip
 def test_the_verdict_follows_from_numbers(summary, option, said):
-    assert card._verdict(option, summary)[0].startswith(f"Verdict (AdamW, Muon): {said}")
-    (of_one,) = card._verdict(option, summary, has_step=False, has_loss=False)
-    assert of_one.endswith("one sequence gives no reason to change this initialization") != bool(summary.alike)
+    step = SimpleNamespace(stack=Stack(vocab=150), asked=Asked({}, "zipf:0"), result=1)  # an entropy of ln 150
+    assert card._verdict(option, summary, step)[0].startswith(f"Verdict (AdamW, Muon): {said}")
+    (of_one,) = card._verdict(
+        option, summary, SimpleNamespace(stack=step.stack, asked=Asked({}, None), result=None), has_loss=False
+    )
+    assert of_one.endswith("one sequence gives no reason to change this initialization") != bool(
+        summary.alike or summary.fullest
+    )
+    assert ("stalls at the entropy of" in of_one) == (summary.alike > 0 and not summary.fullest)
 
 
 @pytest.mark.parametrize(
@@ -850,7 +874,6 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     flag = re.search(r"to even out the layers: [^:]* 0.02 -> \S+; cost: .*?; --compare (\S+)", row)[1]
     compared = found(capsys, *model, *["--batch", "128"][: len(tokens)], "--compare", flag)
     before, after = compared["numbers"], compared["compared"][0]["numbers"]
-    assert change["norms"] == pytest.approx([whole["card"]["step_1"]["norm"], after["gradient norm"]])
     shares = [1 - each["stream's rms, last / first layer"] ** -2 for each in (before, after)]
     assert change["added"] == pytest.approx(shares, rel=0.5 if tokens else 0.05)
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
@@ -892,7 +915,7 @@ def test_coarse_groups_make_a_range_lopsided():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("code", "loss", "exit_code", "last"), [
-    ("hf", 4.17, 0, r"\nAdamW: step 1 at 0.001 lowers (?s:.*) an untied embedding table.\n$"),
+    ("hf", 4.17, 0, r"\nAdamW: step 1 at 0.001 lowers (?s:.*)\sembedding table\sdo not move.\n$"),
     ("mup:32", 4.2, 1, r"\n\n--learning-rate 0.001 is not predicted: theory has no rule [^\n]*, as muP's do.\n$"),
 ])  # fmt: skip
 @each_once()
