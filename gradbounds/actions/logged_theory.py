@@ -278,8 +278,13 @@ class Theory:
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a known text that explains a log; without a prediction, add it to `missing`."""
         start = None if self.law is None else (self.law.across, healthy.line)
+        known = healthy.line.matrices  # whose deviations hold for the text of the prediction
+
+        def predicted(law: TextLaw) -> FirstLine:
+            return replace(self.line(self.stack, notes, law), matrices=known)
+
         try:
-            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged, self.batch)
+            return text_causes(self.stack, start, predicted, logged, self.batch)
         except ValueError:
             missing.append(ANOTHER_TEXT)
         return []
