@@ -35,7 +35,7 @@ MAY_IMPORT = {
     },
     "bench": {
         "theory", "simulate", "checks", "figures", "gradbounds", "matplotlib", "numpy", "pandas", "torch",
-        "distributed", "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
+        "distributed", "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers", "transformers",
     },
 }  # fmt: skip
 

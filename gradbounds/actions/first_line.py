@@ -81,6 +81,7 @@ class FirstLine:
         masked: share of masked words; 0 if every position counts in the loss.
         positions: number of positions in the batch.
         own_logit: mean logit of a position's own token with tied embeddings, in Pre-LN networks; 0 elsewhere.
+        matrices: distances of the proportions of a log's matrix norms from their predictions, in standard deviations.
     """
 
     loss: float
@@ -94,6 +95,7 @@ class FirstLine:
     masked: float = 0.0
     positions: int = 0
     own_logit: float = 0.0
+    matrices: tuple[float, ...] = ()
 
     @property
     def log_deviation(self) -> float:

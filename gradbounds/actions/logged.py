@@ -1,9 +1,9 @@
 """The view `gradbounds predict --logged`: compare step 1 of a training log with theory, and explain a difference."""
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from gradbounds.actions.logged_causes import (
     off_words,
 )
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
-from gradbounds.actions.logged_theory import ANOTHER_TEXT, Theory
+from gradbounds.actions.logged_theory import ANOTHER_TEXT, Theory, doubts_of
 from gradbounds.actions.plan import batch_text, planned
 from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
@@ -40,6 +40,7 @@ from simulate.counts import check_count
 from theory.configurations import Note
 from theory.configurations.training_codes import TRAINING_CODES
 
+_WITH = re.compile(rf"{re.escape(WITH_TEXT)}(\S+(?: to \S+)?).*")
 # What a repeated step 1 shows under a cause, by words of the cause.
 _REPEATED = {
     "one device's gradient": "if the norm is of one device's gradient, one device with the whole batch has the "
@@ -47,6 +48,8 @@ _REPEATED = {
     "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
     "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
+    "their standard deviation": "if weights have twice (half) their standard deviation, logged norms of dL/dWQ and "
+    "dL/dWK divided by that of dL/dWV are 3 to 5 times (a third to a fifth of) their prediction",
 }
 # The effect on training of a cause that only multiplies numbers, by a pattern of its words; {0} multiplies the norm.
 _HARMS = {
@@ -55,17 +58,11 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
-# The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
-# a prediction, and the step.
-_DECIDING = (
-    "repeat with --text FILE, the token ids of your batch: {} could explain it",
-    "test the other causes, then repeat with --text FILE, the token ids of your batch: no text of --text english or "
-    "code explains the log, but another text could",
-    "repeat with a longer --max-time or with --text FILE, because known texts were not computed",
-    "log the number of the step, because later steps have a smaller loss",
-)
-_FINE, _ALONE = (
+_TRAINED = ", so the weights are trained"
+_FINE, _LOW, _ALONE = (
     "Step 1 is as predicted",
+    "The loss is {:.2g} below ln V = {:.4g}, and losses of random weights are at most {:.2g} below it. So the weights "
+    "are trained, the loss is divided, the vocabulary is smaller, or the step is later.\n",
     "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory. "
     "To judge step 1, log its loss.",
 )
@@ -90,7 +87,8 @@ def predict_logged(
     check_count("patterns", 2 if patterns is None else patterns, 2)
     asked, line, (stack, notes) = LoggedAs.of(logged_as), read_log(logged), of.read(given)
     read = reading(line, asked, batch * stack.tokens)
-    theory = Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
+    law, spread = law_of(stack, text), spread_of_texts(text, stack.vocab)
+    theory = Theory(stack, batch, of, law, patterns, budget, spread, read.line.parameters)
     at = batch_text(batch, stack.tokens, text, of_tokens)
     what, cost, further = theory.announced(given, read.line, coarse=not read.line.parameters)
     if plan:
@@ -108,10 +106,9 @@ def predict_logged(
             if theory.is_sure([healthy, *(cause for cause in causes if cause.is_text)], read.line):
                 break
     norms = norms_of_texts(stack, text, healthy.line)
-    lines = [
-        verdict[0], "",
-        f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.",
-        *read.lines,
+    facts = [f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.", *read.lines]
+    lines = [verdict[0], "", *facts, *verdict[1:]] if _TRAINED in verdict[0] else [
+        verdict[0], "", *facts,
         f"Theory: {line_text(healthy.line)}, at {at}.",
         *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=norms is not None)),
         "", *verdict[1:], *layer_lines(layers, unmatched), "",
@@ -182,23 +179,17 @@ def _judged(
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
         return None, [_ALONE], []
-    if healthy.explains(printed):
+    if replace(healthy, line=replace(healthy.line, matrices=())).explains(printed):
         far = far_lines(layers, _FINE)
-        rare = [
-            f", though outside 19 of 20 runs: {'; '.join(words)}" for words in [off_words(healthy, printed)] if words
-        ]
-        return not far, far or [f"{_FINE}{''.join(rare)}."], []
+        rare = "; ".join(off_words(healthy, printed))
+        return not far, far or [f"{_FINE}{', though outside 19 of 20 runs: ' * bool(rare)}{rare}."], []
     missing: list[str] = []
     causes = [*matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) and not cause.is_fitted for cause in causes):
         return None, _trained_lines(loss / uniform, printed, causes), causes
     theory.coarsen(healthy, notes)
-    texts, far = theory.texts(healthy, notes, printed, missing) if is_free else [], list[str]()
-    if texts:  # of one matrix no text makes more than of all others
-        beside = compare_with_theory(printed.parameters, theory.squares)[0]
-        far = far_lines(beside, "Loss and norm of step 1 agree with a known text")
-        texts = [] if far else texts
+    texts = theory.texts(healthy, notes, printed, missing) if is_free else []
     others = [*theory.others(given, printed, missing)]
     nearest = min((each.distance(printed) for each in texts), default=math.inf)
     alone = {each.kind: each for each in sorted([*causes, *others], key=lambda each: -each.distance(printed))
@@ -217,19 +208,13 @@ def _judged(
         and abs(off) <= BEYOND
         and abs(math.log(ratio)) <= 0.5 * math.log(theory.batch * stack.tokens)
     )
-    doubts = _doubts(texts, is_missing=is_missing and not far, is_late=printed.step is None and off < -BEYOND)
-    lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
+    doubts = doubts_of(healthy, texts, printed, is_missing=is_missing)
+    first, *rest = _off_lines(healthy, printed, ranked, doubts)
+    lowest = min(theory.lowest_loss(each.line, is_free=is_free) for each in (healthy, *others))
     if missing:
-        lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
-    return None if doubts else False, lines, ranked
-
-
-def _doubts(texts: Sequence[Cause], *, is_missing: bool, is_late: bool) -> list[str]:
-    # Name the measurements that decide an undecided verdict.
-    beyond = all(each.text_off > 2.0 for each in texts)  # 19 of 20 batches of usual texts are nearer
-    words = "no English text explains the log, but text as repetitive as code" if beyond else "another usual text"
-    kinds = any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing, is_late
-    return [each.format(words) for each in itertools.compress(_DECIDING, kinds)]
+        rest += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
+    low = _LOW.format(uniform - loss, uniform, uniform - lowest) * (loss < lowest)
+    return None if doubts else False, [f"{low}{first}", *rest], ranked
 
 
 def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> list[str]:
@@ -237,7 +222,7 @@ def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> l
     others = [cause for cause in causes if not cause.explains(printed)]
     unless = "".join(f", unless {cause.words}" for cause in causes if cause not in others)
     return [
-        f"The loss is {share:.2g} times ln V, so the weights are trained{unless}. Initialization is not judged.",
+        f"The loss is {share:.2g} times ln V{_TRAINED}{unless}. Initialization is not judged.",
         f"Tested {len(others)} other units and sums: in none would it be the loss of untrained weights.",
     ]
 
@@ -260,7 +245,6 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             not each.is_text or each.is_fitted, ", and " in each.words, each.is_text, each.distance(printed)
         ),
     )  # fmt: skip
-    shown_by = [what for words, what in _REPEATED.items() if any(words in cause.words for cause in near)]
     if not near:
         return [
             *lines, f"None of {tested} tested causes explains these numbers.",
@@ -270,6 +254,13 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "gradbounds probe.",
         ]  # fmt: skip
     numbers = has_line({"loss": printed.loss, "gradient norm": printed.norm})
+    # The other causes of a group, after its nearest.
+    also = {
+        group[0].kind: "; ".join(_WITH.sub(r" (with a text: \1)", each.words) for each in group if each not in near)
+        for group in groups.values()
+    }
+    listed = "; ".join([*(cause.words for cause in near), *also.values()])
+    shown_by = [what for words, what in _REPEATED.items() if words in listed]
     lines += [
         f"Causes that may explain {numbers}{healthy.words} ({tested} tested; "
         f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}):",
@@ -277,7 +268,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             f"  {cause.words}: loss {number_text(cause.line.loss, cause.line.loss_deviation)}"
             f", gradient norm {number_text(cause.line.norm, cause.line.norm_deviation)}"
             + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
-            + "".join(f"\n    or: {other.words}" for other in groups[cause.group][1:2] if other not in near)
+            + f"\n    or: {also.get(cause.kind)}" * bool(also.get(cause.kind))
             for cause in near
         ),
     ]

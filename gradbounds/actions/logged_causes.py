@@ -57,17 +57,17 @@ class Cause:
     is_fitted: bool = False
     text_off: float = 0.0
 
-    def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Return how many standard deviations the logged loss and norm are from this cause's predictions.
+    def offs(self, logged: LogLine) -> tuple[float, ...]:
+        """Return how many standard deviations the logged loss, norm and matrices are from this cause's predictions.
 
-        The distance of the norm is that of its logarithm.
+        The distance of the norm is that of its logarithm; that of matrices, of their proportions.
         """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         norm = math.nan if logged.norm is None else logged.norm / self.line.norm
-        return loss, 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation
+        return loss, 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation, *self.line.matrices
 
     def explains(self, logged: LogLine) -> bool:
-        """Return whether logged loss and norm are within 2.58 standard deviations of this cause's predictions."""
+        """Return whether all logged numbers are within 2.58 standard deviations of this cause's predictions."""
         return max(map(abs, self.offs(logged))) <= BEYOND
 
     @property
@@ -105,7 +105,7 @@ def matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Itera
         yield Cause(
             f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times its "
             "prediction",
-            replace(line, norm=math.sqrt(square)),
+            replace(line, norm=math.sqrt(square), matrices=()),
         )
 
 

@@ -15,6 +15,7 @@ from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_causes import BEYOND, MOST_CAUSES, TRAINED, Cause, logging_causes, off_words
 from gradbounds.actions.logged_layers import matrix_of, names_line
+from gradbounds.actions.logged_theory import at_repeats, doubts_of, text_causes
 from gradbounds.budget import Budget, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import loss_of_head, other_codes
@@ -175,7 +176,7 @@ def judged_quickly(
     line = first_line(scale, batch, vectors_of(stack, notes, of), law, spread_of_texts(asked.text, stack.vocab))
     healthy = Cause("", replace(line, quick=COARSE * (coarse and stack.ffn == "gated")))
     verdicts = {
-        file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"
+        file: "as predicted" if healthy.explains(log) else _off_verdict(healthy, log, stack, batch, law)
         for file, log in logs.items()
     }
     right = [
@@ -187,6 +188,16 @@ def judged_quickly(
         f"{each}{f' Add --drawn-by {name} for these weights.' * (name != of.drawn_by)}",
     ]  # fmt: skip
     return Judged(lines, right, line.loss_deviation / line.loss, line.drawn / line.norm, line.shared, is_derived=True)
+
+
+def _off_verdict(healthy: Cause, log: LogLine, stack: Stack, batch: int, law: TextLaw | None) -> str:
+    # State what is off, by the rule of a single log with estimates instead of predictions of other texts.
+    def estimated(other: TextLaw) -> FirstLine:
+        return at_repeats(stack, healthy.line, other.across / law.across) if law else healthy.line
+
+    texts = text_causes(stack, (law.across, healthy.line), estimated, log, batch) if law else []
+    off, doubts = "; ".join(off_words(healthy, log)), doubts_of(healthy, texts, log)
+    return f"undecided: {off}. To decide, {'; and '.join(doubts)}" if doubts else f"not as predicted: {off}"
 
 
 def _table(first: Mapping[str, float], second: Mapping[str, float]) -> pd.DataFrame:

@@ -192,7 +192,7 @@ def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "in the first log, the loss is a sum over all 512 tokens" in printed
     assert (
-        f"{logs[0]}: not as predicted (the loss is" in printed.partition("The logs differ.")[0]
+        f"{logs[0]}: not as predicted: the loss is" in printed.partition("The logs differ.")[0]
         and f"{logs[1]}: as predicted\n" in printed
     )
 
