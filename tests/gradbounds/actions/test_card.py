@@ -287,7 +287,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         expected = {
             "causal Pre-LN, logits changed by 0.5": network.startswith("pre") and alone,
             "Muon moves all matrices of the layers and the output matrix. Usual recipes train the output": alone,
-            "Muon moves all matrices of the layers, and AdamW moves the output matrix. Biases, ": not alone and "dry" not in network,
+            "layers, and AdamW moves the output matrix. Biases, ": not alone and "dry" not in network,
             "Muon with AdamW at ": not alone, "Extrapolated: at ratios": network in [*printed][7:],
         }  # fmt: skip
         assert {words: words in printed[network] for words in expected} == expected
@@ -811,13 +811,13 @@ def test_lost_norms_and_equal_tokens_are_named():
 @pytest.mark.parametrize(
     ("summary", "option", "said"),
     [
-        (LayerSummary(), None, "keep this initialization: step 1 shows no fault; no row below needs action."),
+        (LayerSummary(), None, "keep this initialization: step 1 shows no fault; no row asks to change it."),
         (
             LayerSummary(fullest=0.9), None, "keep this initialization. Log each expert's share of tokens: one gets up "
             "to 90% in step 1. If most experts stay idle, test changes: --compare (effect on training unknown).",
         ),
         (LayerSummary(slowest=(0.02, "WQ")), None, "keep this initialization, but lower AdamW's epsilon (WQ ~0.02x as"),
-        (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization: step 1 shows no fault; no row below"),
+        (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization: step 1 shows no fault; no row asks"),
         (LayerSummary(alike=9), None, "keep this initialization. If the loss stalls near 5, the entropy of the token "),
         (
             LayerSummary(alike=9), 1, "keep this initialization. If the loss stalls near 5, the entropy of the token "
