@@ -590,7 +590,7 @@ def _verdict(
     elif slow < 0.5:
         first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
     else:
-        first = "keep this initialization: step 1 shows no fault; no row below needs action"
+        first = "keep this initialization: step 1 shows no fault; no row asks to change it"
     return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
 
 
