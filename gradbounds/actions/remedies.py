@@ -279,8 +279,16 @@ def option_of(run: Result, text: str, patterns: int | None, budget: Budget) -> O
     Tokens differ if no layer has a cosine of two tokens above 1/2. Layers add a mean square a to embeddings of mean
     square s², which are orthogonal for two tokens. So their cosine is at most a/(s² + a), and 1/2 at most for s² >= a.
     Since a falls as tokens differ, the present rms of the stream suffices, and a bisection tests sizes 1, 2, 5, ...
-    below. It assumes that the cosine falls with the size, which is not proved. If a tied network then predicts its own
-    token, the lowest cosine counts, unless tokens are still alike.
+    below. If a tied network then predicts its own token, the lowest cosine counts, unless tokens are still alike.
+
+    The bisection assumes that the cosine falls with the size. It does in Pre-LN networks without a mask and position
+    embeddings, and with zero queries and keys. Let two tokens have the mean product p and half the mean squared
+    distance d, so that their cosine c is p/(p + d). Attention adds to every p a mean over all pairs of tokens, which
+    rises with every c, and nothing to d. Units and experts add φ(c) to p and φ(1) − φ(c) to d. φ rises, as its power
+    series has no negative coefficients. Smaller embeddings begin with a smaller d, and with p = 0 for different tokens.
+    By induction over the branches, every p is at least as large for them, and every d is smaller. So every c is larger.
+    With a mask or random queries, attended means differ between tokens, so that attention changes d. Then nothing is
+    proved, and tests check one network.
 
     Sequences are halved in the search while they take long. The numbers are those of the whole sequences, or of the
     halved ones if the whole ones take long.

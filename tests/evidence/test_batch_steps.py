@@ -413,6 +413,8 @@ def test_orders_of_words(kept_folder):
 
     Labels that agree alike for all ids have not.
     """
+    itself = [label_law(word, "by id", np.random.default_rng(word))[word] for word in range(VOCAB)]
+    np.testing.assert_allclose(itself, successors()[0].diagonal() / np.maximum(1, successors()[0].sum(1)), atol=1e-6)
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} orders", partial(steps_in_orders, *case, 40000))
         for case in OF_ORDERS

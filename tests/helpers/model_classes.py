@@ -257,10 +257,12 @@ _HEAD = ("transformers", "older", "words", "without words", "other types")
 def other_types() -> tuple[str, list[str]]:
     """The types of all classes that are not read; and those with a `text_config` and no class that predicts words."""
     known = [one for one in modeling_auto.CONFIG_MAPPING_NAMES if one not in FAMILIES]
-    of_words: set[str] = set()
-    for what in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM",
-                 "SPEECH_SEQ_2_SEQ", "PRETRAINING", "VISUAL_QUESTION_ANSWERING"):  # fmt: skip
-        of_words |= set(getattr(modeling_auto, f"MODEL_FOR_{what}_MAPPING_NAMES", ()))
+    of_words = {
+        name
+        for what in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM",
+                     "SPEECH_SEQ_2_SEQ", "PRETRAINING", "VISUAL_QUESTION_ANSWERING")
+        for name in getattr(modeling_auto, f"MODEL_FOR_{what}_MAPPING_NAMES", ())
+    }  # fmt: skip
     parts = {one: getattr(transformers.CONFIG_MAPPING[one], "sub_configs", None) or {} for one in known}
     without = [one for one in known if "text_config" in parts[one] and one not in of_words]
     return " ".join(sorted(known)), sorted(without)

@@ -14,9 +14,11 @@ def sentences(count, seed=0):
     draw = np.random.default_rng(seed)
     pairs = []
     for _ in range(count):
-        words = []
-        for _ in range(draw.integers(1, 4)):
-            words += ["the", draw.choice(_SUBJECTS), draw.choice(_VERBS), "the", draw.choice(_PLACES)]
+        words = [
+            word
+            for _ in range(draw.integers(1, 4))
+            for word in ("the", draw.choice(_SUBJECTS), draw.choice(_VERBS), "the", draw.choice(_PLACES))
+        ]
         pairs.append((" ".join(word[::-1] for word in reversed(words)), " ".join([*words, "."])))
     return pairs
 

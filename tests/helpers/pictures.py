@@ -4,11 +4,9 @@ All of them without a name. Those of other runs are drawn by the commands in doc
 there are to be written by hand.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +20,7 @@ from figures.scaling import scaling
 from gradbounds.actions.figures import networks_line
 from gradbounds.figure_files import save
 from studies.fig3.figure import fig3
+from tests.helpers.rendered.tables import committed
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
 from tools.paper_page import bound_stack
@@ -29,12 +28,8 @@ from tools.paper_page import bound_stack
 ROOT = Path(__file__).parents[2]
 
 
-def _committed(path: str) -> Any:
-    return json.loads((ROOT / path).read_text(encoding="utf-8"))
-
-
 def _fig3() -> Figure:
-    found = _committed("studies/fig3/data/fig3.json")
+    found = committed("studies/fig3/data/fig3.json")
     rows = []
     for name, values in found["W2"].items():
         placement, initialization, part, without = name.split(", ")
@@ -58,7 +53,7 @@ def _fig3() -> Figure:
 def _against_width(path: str, chosen: Callable[[Stack], bool]) -> Figure:
     """Theorem 1's bound, theory and the committed cells of these networks."""
     rows = []
-    for cell in _committed(path)["cells"]:
+    for cell in committed(path)["cells"]:
         stack, square = Stack(**cell["stack"]), cell.get("grad_sq_W2")
         if cell["text"] or square is None or not chosen(stack):
             continue
@@ -79,7 +74,7 @@ def _growth() -> Figure:
 
 
 PICTURES: dict[str, Callable[[], Figure]] = {
-    "engine_cost": lambda: engine_cost(cost_table(_committed("bench/results/engines-epyc-avx512-2cores.json"))),
+    "engine_cost": lambda: engine_cost(cost_table(committed("bench/results/engines-epyc-avx512-2cores.json"))),
     "fig3": _fig3,
     "gradient_against_width": lambda: _against_width("checks/data/paper_checks.json", _of_verify),
     "gradient_to_a_million": lambda: _against_width("checks/data/wide.json", lambda stack: True),

@@ -12,7 +12,7 @@ from torch.nn import functional
 from checks.models.report import ProbeReport
 from simulate.modules.layers import layer_lists
 from tests.helpers.model_families import BATCH, HEADS, TOKENS, VOCAB, Block
-from tests.helpers.single_modules import CAUSAL, HEALTHY, Layer, Single, next_word
+from tests.helpers.single_modules import CAUSAL, HEALTHY, Layer, Single, next_word, norm_of
 
 SEES = ("earlier", "all", "later")
 
@@ -380,10 +380,6 @@ def _batch_second(families: dict[str, Callable[..., Single]]) -> Planted:
 
 def _of_torch_alike(family: str, _: int, width: int, depth: int) -> Single:
     return of_torch(width, depth, first=OF_TORCH[family], alike=True)
-
-
-def norm_of(layer: nn.Module) -> nn.Module:
-    return next(part for part in layer.modules() if "norm" in type(part).__name__.lower())
 
 
 def _epsilon(_: nn.Module, layers: list[nn.Module], number: int, __: int) -> None:

@@ -127,18 +127,18 @@ def _wrapped(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
     layer.forward = forward
 
 
-def _norm(layer: nn.Module) -> nn.Module:
+def norm_of(layer: nn.Module) -> nn.Module:
     return next(part for part in layer.modules() if "norm" in type(part).__name__.lower())
 
 
 def _norm_twice(layer: nn.Module, _: int) -> None:
-    norm = _norm(layer)
+    norm = norm_of(layer)
     plain = norm.forward
     norm.forward = lambda x: x * plain(x)
 
 
 def _epsilon(layer: nn.Module, _: int) -> None:
-    norm = _norm(layer)
+    norm = norm_of(layer)
     setattr(norm, "eps" if hasattr(norm, "eps") else "variance_epsilon", 1e4)
 
 

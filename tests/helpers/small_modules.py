@@ -105,10 +105,10 @@ def _takes(owner: Any) -> tuple[str, ...]:
 
 
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
-    found: dict[tuple[str, str], Callable[[], Single]] = {}
-    for package, names, make in (
-        ("timm", timm_models(), of_timm), ("x-transformers", x_options(), x_transformer),
-        ("vit-pytorch", vit_classes(), of_vit_pytorch),
-    ):  # fmt: skip
-        found |= {(package, name or "default"): partial(make, name) for name in names}
-    return found
+    return {
+        (package, name or "default"): partial(make, name)
+        for package, names, make in (
+            ("timm", timm_models(), of_timm), ("x-transformers", x_options(), x_transformer),
+            ("vit-pytorch", vit_classes(), of_vit_pytorch),
+        ) for name in names
+    }  # fmt: skip

@@ -167,13 +167,13 @@ def case(family: str, drawn: Callable[[str, Any], Any], *, tied: bool = False) -
     stack, notes = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
     draws: list[dict[str, Any]] = []
     while True:
-        for seed in range(len(draws), len(draws) + DRAWS):
-            draws.append(
-                drawn(
-                    f"step {family} {seed}" + ", tied" * tied,
-                    lambda seed=seed: network(family, fields, stack, seed, optimizers_of(family)),
-                )
+        draws.extend(
+            drawn(
+                f"step {family} {seed}" + ", tied" * tied,
+                lambda seed=seed: network(family, fields, stack, seed, optimizers_of(family)),
             )
+            for seed in range(len(draws), len(draws) + DRAWS)
+        )
         found = summary(draws)
         if len(draws) >= MOST or max(row["sem"] for row in of_numbers(found["optimizers"])) < ERROR:
             break

@@ -119,7 +119,6 @@ def test_ratios_of_larger_batches_and_loads_of_experts_are_printed(capsys):
     line = ["--like", "olmoe-1b-7b", "--width", "64", "--depth", "4", "--heads", "2", "--vocab", "64"]
     line += ["--tokens", "16", "--patterns", "2", "--batch"]
     said = output(capsys, *line, "1")
-    assert re.search(r"  experts  .*: the fullest takes about \d+% .* the balancing loss adds 0.08[\d.]* ", said)
     assert "router_aux_loss_coef" not in said.split("without effect")[1].splitlines()[0], "it has one"
     other = re.search(r"dL/dWR ([\d.]+)", ratios_of(output(capsys, *line, "1000000")))[1]
     assert float(re.search(r"In a much larger batch: .*dL/dWR ([\d.]+)", said)[1]) == pytest.approx(

@@ -116,10 +116,12 @@ def test_an_option_is_the_smallest_embedding_whose_tokens_differ(stack, size, is
 
     monkeypatch.setattr(remedies, "FEWEST_TOKENS", 32)  # in the search; the numbers are those of 64 tokens
     monkeypatch.setattr(remedies, "quick_cost", lambda stack, *_: Cost(9.0 * (is_long and stack.tokens > 32)))
+    streams = {scale: layers(scale)[1] for scale in (stack.embedding_scale, 1.0, 2.0, 5.0)}
+    assert (np.diff([each["cosine"] for each in streams.values()], axis=0) < 0.0).all(), "it falls in every layer"
     option = remedies.option_of(_run(stack, layers(stack.embedding_scale)[0]), "zipf:1", None, NO_LIMITS)
     assert (option and option.values) == (size and {"embedding_scale": size})
     if option:
-        before, smaller, after = (layers(each)[1] for each in (stack.embedding_scale, {5.0: 2.0, 2.0: 1.0}[size], size))
+        before, smaller, after = (streams[each] for each in (stack.embedding_scale, {5.0: 2.0, 2.0: 1.0}[size], size))
         shares = [1.0 - each["hidden_energy"][0] / each["hidden_energy"][-1] for each in (before, after)]
         numbers = pytest.approx((*shares, after["cosine"].max()), abs=0.03)
         assert (*option.added, option.cosine) == numbers and option.cosine <= 0.5 < smaller["cosine"].max()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def families() -> str:
     """The coefficient of the finite-width error of every family of stacks, with its standard error."""
-    found = _committed("checks/data/large_width/coefficients.json")["families"]
+    found = committed("checks/data/large_width/coefficients.json")["families"]
     columns = {
         "all but queries and keys": ("uniform", "others"),
         "with a source": ("uniform, source", "others"),
@@ -32,7 +32,7 @@ def families() -> str:
 
 def pre_norm() -> str:
     """Pre-LN's law at one token: d times the mean and variance of the logarithm and what W2's mean is above theory."""
-    found = _committed("tests/evidence/finite-width-pre.json")
+    found = committed("tests/evidence/finite-width-pre.json")
     titles = {
         "mean of the logarithm": "mean of ln(W² of layer 1 / of layer L)", "variance of the logarithm": "its variance",
         "grad_sq_W2": "mean square of W², layer 1", "grad_sq_W1": "of W¹", "grad_sq_WV": "of W^V",
@@ -46,7 +46,7 @@ def pre_norm() -> str:
     return _table(["L", "d times", "d = 64", "128", "256", "theory"], rows)
 
 
-def _committed(path: str) -> Any:
+def committed(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
 
 
