@@ -590,7 +590,7 @@ def _verdict(
     elif slow < 0.5:
         first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
     else:
-        first = "keep this initialization: step 1 shows no fault; no row asks to change it"
+        first = "keep this initialization: step 1 shows no fault"
     return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
 
 
@@ -649,19 +649,20 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         "--warmup-steps N",
         card_row(
             RATES["adam"],
-            rate_text(
-                rates["adam"], "quick; finer: --learning-rate" if rates["positions"] < POSITIONS else rates["evidence"]
-            ),
-        ),
+            rate_text(rates["adam"], is_quick=True)
+            if rates["positions"] < POSITIONS
+            else rate_text(rates["adam"], rates["evidence"]),
+        ),  # fmt: skip
     ]
 
 
-def rate_text(ends: Mapping[str, float | None], known: str = "") -> str:
+def rate_text(ends: Mapping[str, float | None], known: str = "", *, is_quick: bool = False) -> str:
     """Return the rate below which step 1 lowers the loss, and from which rates on it may raise it.
 
     Args:
         ends: result of `rate_limits`.
         known: evidence for the limits of the critical rate, as text.
+        is_quick: whether the limits are from few positions; `--learning-rate` has finer ones.
     """
     low, rate, high, rises = (
         f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
@@ -669,15 +670,14 @@ def rate_text(ends: Mapping[str, float | None], known: str = "") -> str:
     )
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    above = f"above the critical rate, {low} to {high}{f' ({known})' * bool(known)}"
+    theory = f"theory: {'~' * is_quick}{low} to {high}{f', {known}' * bool(known)}"
     if ends["rises"] == 0.0:
-        return f"no safe rate known: in theory, the loss rises {above}; in sampled networks, also below it"
+        return f"no safe rate known: losses of sampled networks rose even below the critical rate ({theory})"
     if ends["rises"] is None:
-        safe, sampled = low, "no losses were sampled"
+        safe, sampled = low, "not sampled"
     else:
-        safe = low if ends["low"] < ends["rises"] else rises
-        sampled = f"in sampled networks, above {ends['rises'] / ends['low']:g}x that ({rises})"
-    return f"stay below {safe}: step 1 then lowers the loss. In theory, it rises {above}; {sampled}"
+        safe, sampled = low if ends["low"] < ends["rises"] else rises, f"sampled: {rises}"
+    return f"stay below {safe}, or step 1 may raise the loss ({theory}; {sampled})"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
