@@ -569,8 +569,7 @@ def _verdict(
     # Answer first what to do, and then which sign to watch. Unequal layers matter only to SGD.
     #
     # If all positions have equal states, their predictions are equal, too. The smallest loss is then the entropy of the
-    # token frequencies. Tested by hand with AdamW in two networks (8 layers, width 192, captions) with a cosine of
-    # 0.86: the loss stalled there from step 50 to 75, with a cosine of 1, but not with embeddings of 0.5.
+    # token frequencies. Two sampled networks stayed near it longer than with an option (docs/configurations.md).
     slow, name = layers.slowest
     then = f"{'try `option`' if option else 'test changes: --compare'} (effect on training unknown)"
     if layers.fullest:
