@@ -177,9 +177,7 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
     network += ["--learning-rate", "1", "--warmup", "1000000"]
     critical = found(capsys, *network)["learning_rate"][0]["critical_rate"]
     said = " ".join(output(capsys, *network).split())
-    pattern = (
-        r"passes that rate at step (\d+) of 1000000 .* the critical rate, (\S+) to (\S+) \(in 9 of 10 networks\); "
-    )
+    pattern = r"passes that rate at step (\d+) of 1000000 .* \(theory: (\S+) to (\S+), in 9 of 10 networks; "
     step, low, high = map(float, re.search(pattern, said).groups())
     assert [low, high] == pytest.approx([critical * limit for limit in limits], rel=0.06)
     assert re.match(
