@@ -149,7 +149,12 @@ def main() -> None:
         }
         for kind in ("loss and norm", "all matrices")
     }  # fmt: skip
-    Path(sys.argv[2]).write_text(json.dumps({"table": table, "logs": rows}, indent=1) + "\n")
+    missed = [
+        " ".join((row["text"], row["network"], row["planted"], row["numbers"]))
+        for row in rows
+        if (row["verdict"] == "off" if row["planted"] == "healthy" else not row["listed"])
+    ]
+    Path(sys.argv[2]).write_text(json.dumps({"table": table, "missed": missed}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
