@@ -49,7 +49,7 @@ _REPEATED = {
     "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
     "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
     "their standard deviation": "if weights have twice (half) their standard deviation, logged norms of dL/dWQ and "
-    "dL/dWK divided by that of dL/dWV are 3 to 5 times (a third to a fifth of) their prediction",
+    "dL/dWK divided by that of dL/dWV are 3 to 8 times (a third to an eighth of) their prediction",
 }
 # The effect on training of a cause that only multiplies numbers, by a pattern of its words; {0} multiplies the norm.
 _HARMS = {

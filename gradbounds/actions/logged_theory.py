@@ -58,7 +58,8 @@ _OF_BATCH = 0.70
 # difference of Zipf's exponents below which two texts count as one.
 _MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
 # The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's logarithm
-# for each unit of ln kappa between the estimate and a prediction: a judgement, 5% at the ends of usual texts.
+# for each unit of ln kappa between the estimate and a prediction. In five networks of width 128 the root mean square is
+# 0.068 for usual texts, and 0.093 up to ten times as many repeats.
 _TEXTS, _OF_ESTIMATE = 9, 0.07
 # The decrease of the squared distance that a cause must bring, as Akaike's criterion requires for one more number.
 _WORTH = 2.0
@@ -91,8 +92,8 @@ class Theory:
     """Predictions of step 1 of several networks, within one budget.
 
     Attributes:
-        squares: squared gradient norms of the network itself by role, for the latest text law; NaN for norms whose
-            standard error of sampling is above a quarter.
+        squares: squared gradient norms by role of the latest prediction; NaN for norms whose standard error of sampling
+            is above a quarter.
         error: largest relative error of the network's own norm from coarse groups or few heads.
     """
 
@@ -127,17 +128,15 @@ class Theory:
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
         scale = scale_of_batch(stack, law, self.patterns, left, coarse=self._coarse, notes=notes)
         errors = scale.grad_sq_sem(self.batch)
-        squares = {
+        self.squares = {
             role: np.where((errors[role] > 0) & (square < 2.0 * errors[role]), np.nan, square)
             for role, square in scale.grad_sq(self.batch).items()
         }
-        if stack == self.stack:
-            self.squares = squares
         self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
         vectors, spread = vectors_of(stack, notes, self.of), self.spread if law is self.law else 0.0
         line, matrices = (
             first_line(scale, self.batch, vectors, law, spread),
-            proportions_off(compare_with_theory(self.parameters, squares)[0]),
+            proportions_off(compare_with_theory(self.parameters, self.squares)[0]),
         )
         line = replace(line, quick=self._error(), own_logit=_own_logit(stack, scale), matrices=matrices)
         return multiplied(line, 1.0, self._correction)
@@ -278,13 +277,8 @@ class Theory:
     def texts(self, healthy: Cause, notes: tuple[Note, ...], logged: LogLine, missing: list[str]) -> list[Cause]:
         """Find a known text that explains a log; without a prediction, add it to `missing`."""
         start = None if self.law is None else (self.law.across, healthy.line)
-        known = healthy.line.matrices  # whose deviations hold for the text of the prediction
-
-        def predicted(law: TextLaw) -> FirstLine:
-            return replace(self.line(self.stack, notes, law), matrices=known)
-
         try:
-            return text_causes(self.stack, start, predicted, logged, self.batch)
+            return text_causes(self.stack, start, lambda law: self.line(self.stack, notes, law), logged, self.batch)
         except ValueError:
             missing.append(ANOTHER_TEXT)
         return []
@@ -343,8 +337,11 @@ def text_causes(
         law, like = TextLaw.zipf(exponent, stack.vocab), f", like --text zipf:{exponent:.3g}"
         line = predicted(law)
         # Zipf's law has no pairs of words that repeat together.
-        least_deviation = at_repeats(stack, known[1], law.across / known[0]).loss_deviation if known else 0.0
-        line = replace(line, loss_deviation=max(line.loss_deviation, least_deviation))
+        estimate = at_repeats(stack, known[1], law.across / known[0]) if known else line
+        # The proportions of matrices and their deviations hold for the text of the first prediction.
+        line = replace(
+            line, loss_deviation=max(line.loss_deviation, estimate.loss_deviation), matrices=estimate.matrices
+        )
         start = law.across, line
         if is_low := Cause("", line).offs(logged)[0] < -BEYOND and line.own_logit > 0.0:
             line = _repeating(line, law.across, logged.loss)
@@ -363,7 +360,7 @@ def _guess(
     # Estimate the probability of equal tokens, within limits, of a text with a norm, and its first line.
     wanted = min(max(repeats * repeats_of_norm(stack, line, norm), limits[0]), limits[1])
     guess = at_repeats(stack, line, wanted / repeats)
-    return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm, matrices=())
+    return wanted, replace(guess, norm_deviation=guess.norm_deviation + 0.1 * guess.norm)
 
 
 def _usual_repeats(stack: Stack, sequences: float) -> tuple[float, float, float]:

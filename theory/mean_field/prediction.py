@@ -204,7 +204,7 @@ def predict_sequences(
     _check_patterns(patterns)
     ids, grouped = _checked_inputs(two, windows, text, grouped=grouped)
     # What few tied words omit falls like 1/n²: for half as many tokens it is a quarter of W^K, which is coarse.
-    if grouped and not (coarse and not gaps(replace(two, tokens=2 * two.tokens), "grouped")):
+    if grouped and not (coarse and not gaps(replace(two, tokens=2 * two.tokens, vocab=2 * two.vocab), "grouped")):
         require(two, "grouped")
     of_text, count = text is not None, 0 if ids is None else len(ids)
     asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped, text=of_text)

@@ -197,6 +197,22 @@ def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
     )
 
 
+def test_one_log_and_two_are_judged_by_one_rule(tmp_path, capsys):
+    """A text that repeats tokens less explains a smaller norm; no known text explains one 30 times as large."""
+    config = {"model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 256, "vocab_size": 2048}))
+    model = ["predict", "--config", f"{tmp_path}/config.json", "--tokens", "8", "--batch", "512"]
+    assert main([*model, "--patterns", "2", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    right = log(tmp_path, "right", first["loss"], first["gradient_norm"])
+    for times, verdict, status in ((0.72, "undecided", 3), (30.0, "not as predicted", 1)):
+        other = log(tmp_path, "other", first["loss"], times * first["gradient_norm"])
+        assert main([*model, "--patterns", "2", "--logged", f"{other}"]) == status
+        assert f"Step 1: {verdict}: the gradient norm" in capsys.readouterr().out
+        assert main([*model, "--logged", f"{other}", f"{right}"]) == 1
+        assert f"{other}: {verdict}: the gradient norm" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("loss", "added"),
     [
