@@ -138,7 +138,7 @@ def _code_lines(notes: Sequence[Note], causes: Sequence[Cause], printed: LogLine
           f"{'explains' if cause.explains(printed) else 'alone does not explain'} the log; loss {cause.line.loss:.4g}"
           + f", gradient norm {cause.line.norm:.4g}" * (cause.line.norm > 0)
           + f" (log: {logged / cause.line.norm:.3g} times)" * (logged * cause.line.norm > 0)
-          for name in codes for cause in causes if cause.words.endswith(f"({name})")),
+          for name in codes for cause in [each for each in causes if each.words.endswith(f"({name})")][:1]),
     ] * bool(codes)  # fmt: skip
 
 
