@@ -2,14 +2,14 @@
 
     python -m bench.planted_logs TEXTS OUT.json
 
-TEXTS holds the texts as token ids below 50257, separated by white space, one file NAME.txt each: GPT-2's tokenizer,
-ids in the order of their frequency, the first 1.2 MB of a text with its line breaks. The texts, networks and seeds were
-committed before any log was judged. The script needs transformers, and takes two hours on one core.
+TEXTS holds one file NAME.txt for each text: token ids below 50257, separated by white space. They are from GPT-2's
+tokenizer, in the order of their frequency, for the first 1.2 MB of a text with its line breaks. The texts, networks and
+seeds were committed before any log was judged. The script needs transformers, and takes two hours on one core.
 
-The texts are files of Debian 12: release notes of Git (git's RelNotes), every third changelog.Debian.gz in the order
-of its name, docstrings of SciPy, every third module of Perl, licences of base-files, and Vim's help. The last three
-were fixed after the first six had been judged, and before a change: Rust's reference without HTML tags, docstrings of
-SymPy, and every second file of /usr/include/linux.
+The first six texts are files of Debian 12. They are release notes of Git, every third changelog.Debian.gz by name,
+docstrings of SciPy, every third module of Perl, licences of base-files, and Vim's help. Three texts were fixed after
+these had been judged. They are Rust's reference without HTML tags, docstrings of SymPy, and every second file of
+/usr/include/linux.
 """
 
 import json
@@ -106,8 +106,8 @@ def names(planted: str, line: str) -> bool:
     """Return whether a printed line names a planted mistake; a number may be the end of a range or inside it."""
     if planted != "accumulated":
         return NAMES[planted] in line
-    found = ADDED.search(line)
-    return bool(found) and int(found[3] or found[1]) <= 4 <= int(found[4] or found[2] or found[1])
+    ends = ADDED.search(line)
+    return bool(ends) and int(ends[3] or ends[1]) <= 4 <= int(ends[4] or ends[2] or ends[1])
 
 
 def judged(network: str, planted: str, numbers: dict[str, float]) -> dict[str, Any]:

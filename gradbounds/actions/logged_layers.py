@@ -199,8 +199,8 @@ def proportions_off(table: pd.DataFrame) -> tuple[float, ...]:
     """Return how far the proportions of logged norms are from their predictions, in standard deviations.
 
     The proportions are those of units, and of queries and keys, over values, and of a matrix over others of its kind.
-    Twice the standard deviation of all weights multiplies the norms of queries and keys by 4, next to those of values,
-    and the norms of gated units by 2; a text multiplies them by less. Kinds of matrices that the log lacks are omitted.
+    Twice the standard deviation of all weights multiplies the norms of queries and keys by 3 to 8, next to those of
+    values. It doubles the norms of gated units. Texts change both less. Kinds that the log lacks are omitted.
 
     Args:
         table: table of `compare_with_theory`.

@@ -395,6 +395,8 @@ def test_the_loss_varies_more_with_a_text_that_repeats_more():
         LogLine(10.88, 13.71),
     )  # fmt: skip
     assert [0.015 < text.line.loss_deviation < 0.0286 for text in texts] == [True]
+    refuted = law.across, replace(start, matrices=(3.0,))  # by the matrices of a log, for any text
+    assert not logged_theory.text_causes(Stack(vocab=50257), refuted, lambda _: texts[0].line, LogLine(10.88, 13.71))
 
 
 @pytest.mark.parametrize(("own_logit", "runs"), [(1.5, 0.04), (1.5, 0.2), (0.0, 0.04)])
@@ -451,16 +453,17 @@ def test_the_logit_of_a_positions_own_token_is_the_change_of_the_loss(fields):
     assert logged_theory._own_logit(replace(none.stack, output_transform="added"), none) == 0.0
 
 
-def test_a_line_names_two_causes_of_one_group_if_other_groups_explain_the_log():
+def test_a_line_names_the_causes_of_one_group_and_the_measurement_that_decides():
     """Causes that multiply the norm alone share one of three lines, and so do causes with other weights."""
     log, line = LogLine(11.0, 20.0), FirstLine(11.0, 0.02, 20.0, 2.0)
     words = ("the gradient is added up over 2 steps", "the norm is squared", "all weights have twice X", "a text",
-             "embeddings are untied", "weights are initialized by X, and the gradient is added up")  # fmt: skip
-    causes = [Cause(word, replace(line, norm=20.0 + k)) for k, word in enumerate(words)]
-    *rows, _, _ = logged._off_lines(Cause("", replace(line, norm=10.0)), log, causes, [])
+             "embeddings are untied", "all weights have half their standard deviation")  # fmt: skip
+    causes = [Cause(word, replace(line, norm=20.0 + 0.1 * k)) for k, word in enumerate(words)]
+    *rows, _, apart = logged._off_lines(Cause("", replace(line, norm=10.0)), log, causes, [])
     assert [(row.partition(": loss")[0].strip(), row.partition("or: ")[2]) for row in rows[2:]] == [
-        ("a text", ""), (words[0], words[1]), (words[2], words[4])
+        ("a text", ""), (words[0], words[1]), (words[2], f"{words[4]}; {words[5]}")
     ]  # fmt: skip
+    assert "norms of dL/dWQ and dL/dWK divided by that of dL/dWV are 3 to 8 times (a third to an eighth of) " in apart
 
 
 def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart():

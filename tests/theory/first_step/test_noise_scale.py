@@ -213,6 +213,7 @@ def test_few_heads_of_gated_units():
 
 def test_tied_groups_of_two_sequences():
     """S within 2%, and C, some thousandths of it, within 10%, which sampled labels of all tokens would bury."""
+    noise_scale(Stack(tokens=16, vocab=32, width=64, **TIED), patterns=2, grouped=True, coarse=True)  # V < 4 n
     stack = Stack(width=64, depth=2, tokens=24, vocab=512, mask="causal", placement="pre", positions="learned", **TIED)
     each, groups = (noise_scale(stack, patterns=4, grouped=grouped) for grouped in (False, True))
     for role, single in each.single.items():
