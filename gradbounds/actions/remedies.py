@@ -297,7 +297,7 @@ def option_of(run: Result, text: str, patterns: int | None, budget: Budget) -> O
         run: result of `predict_batch` without the change.
         text: name of the law of the text.
         patterns: requested number of attention samples.
-        budget: limits of time and memory. If they do not hold the search, there is no option.
+        budget: limits of time and memory. If they do not hold the search, the result is None.
     """
     stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
     is_fine = stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL

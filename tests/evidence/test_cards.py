@@ -97,6 +97,4 @@ def test_rates_by_few_positions(kept_folder):
     cases |= {("experts", *each): partial(of_experts, *each) for each in EXPERTS}
     measured = rounded({" ".join(map(str, key)): of for key, of in kept_cases(kept_folder, cases).items()})
     record("few-positions", measured)
-    assert (
-        min(each["adam"] for name, each in measured.items() if name.startswith("experts ")) < card._FEWER["adam"] - 0.1
-    )
+    assert min(each["sgd"] for name, each in measured.items() if name.startswith("experts ")) < card._FEWER["sgd"] - 0.1

@@ -378,7 +378,9 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
 def test_few_positions_extrapolate(seconds, said, capsys, monkeypatch):
     """By fewer positions, the kernel's factor is up to 4 times too small, so that it is in no measured range."""
     stored = json.loads((FOLDER / "few-positions.json").read_text(encoding="utf-8")).items()
-    ends = [sorted(each[name] for key, each in stored if key[:6] == "model " and name in each) for name in card.RATES]
+    unknown = ("gemma-2b", "gemma-7b", "qwen2.5-0.5b embedding_scale=1")  # whose cards have no range
+    printed = [each for key, each in stored if "experts" not in key and key.removeprefix("held ") not in unknown]
+    ends = [sorted(each[name] for each in printed if name in each) for name in card.RATES]
     limits = ends[0][0], ends[1][0], -max(each[-1] for each in ends)
     assert [*card._FEWER.values(), -card._MORE] == [math.floor(100 * limit) / 100 for limit in limits]
     monkeypatch.setattr(card, "_RATE_SECONDS", seconds)
