@@ -61,7 +61,7 @@ _HARMS = {
 _TRAINED = ", so the weights are trained"
 _FINE, _LOW, _ALONE = (
     "Step 1 is as predicted",
-    "The loss is {:.2g} below ln V = {:.4g}, and losses of random weights are at most {:.2g} below it. So the weights "
+    "The loss is {:.2g} below ln V = {:.4g}; losses of such random weights are at most {:.2g} below it. So the weights "
     "are trained, the loss is divided, the vocabulary is smaller, or the step is later.\n",
     "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory. "
     "To judge step 1, log its loss.",
@@ -210,7 +210,7 @@ def _judged(
     )
     doubts = doubts_of(healthy, texts, printed, is_missing=is_missing)
     first, *rest = _off_lines(healthy, printed, ranked, doubts)
-    lowest = min(theory.lowest_loss(each.line, is_free=is_free) for each in (healthy, *others))
+    lowest = theory.lowest_loss(healthy.line, is_free=is_free)
     if missing:
         rest += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
     low = _LOW.format(uniform - loss, uniform, uniform - lowest) * (loss < lowest)
@@ -259,7 +259,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         group[0].kind: "; ".join(_WITH.sub(r" (with a text: \1)", each.words) for each in group if each not in near)
         for group in groups.values()
     }
-    listed = "; ".join([*(cause.words for cause in near), *also.values()])
+    listed = "; ".join(f"{cause.words}; {also.get(cause.kind)}" for cause in near)
     shown_by = [what for words, what in _REPEATED.items() if words in listed]
     lines += [
         f"Causes that may explain {numbers}{healthy.words} ({tested} tested; "

@@ -121,12 +121,12 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
     assert later[:2] == (None, False) and (
         "To decide, log the number of the step, because later steps have a smaller loss." in later[2].splitlines()[2]
     )
-    # Labels do not depend on the logits of any initialization, of which twice the deviation has the largest.
-    below = 2.58 * line_of(output_scale=2.0).loss_deviation
+    below = 2.58 * healthy.loss_deviation  # labels do not depend on logits
     for loss, is_low in ((6.9077 - below - 0.01, True), (6.9077 - below + 0.01, False)):
         words = (
-            f"The loss is {6.9077 - loss:.2g} below ln V = 6.908, and losses of random weights are at most {below:.2g} "
-            "below it. So the weights are trained, the loss is divided, the vocabulary is smaller, or the step is"
+            f"The loss is {6.9077 - loss:.2g} below ln V = 6.908; losses of such random weights are at most "
+            f"{below:.2g} below it. So the weights are trained, the loss is divided, the vocabulary is smaller, or the "
+            "step is"
         )
         assert said(f"step: 1 loss: {loss}")[2].startswith(f"{words} later.\nStep 1: not as predicted") == is_low
     assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
@@ -397,6 +397,8 @@ def test_the_loss_varies_more_with_a_text_that_repeats_more():
     assert [0.015 < text.line.loss_deviation < 0.0286 for text in texts] == [True]
     refuted = law.across, replace(start, matrices=(3.0,))  # by the matrices of a log, for any text
     assert not logged_theory.text_causes(Stack(vocab=50257), refuted, lambda _: texts[0].line, LogLine(10.88, 13.71))
+    far, known = replace(texts[0].line, matrices=(3.0,)), (law.across, start)  # they count next to the known text alone
+    assert logged_theory.text_causes(Stack(vocab=50257), known, lambda _: far, LogLine(10.88, 13.71))
 
 
 @pytest.mark.parametrize(("own_logit", "runs"), [(1.5, 0.04), (1.5, 0.2), (0.0, 0.04)])
