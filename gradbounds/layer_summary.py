@@ -118,7 +118,7 @@ def layer_summary(
     )
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        known_as = f"alike over {NEARLY_EQUAL}: {'~' * coarse}{count} layers" if count else f"fine below {NEARLY_EQUAL}"
+        known_as = f"alike above {NEARLY_EQUAL}" + f": {'~' * coarse}{count} layers" * bool(count)
         residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
     lines = [
         f"Layers: gradient norm, layer 1 / layer {last} (1x = equal), "
@@ -271,7 +271,7 @@ def _step_lines(
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     who, unused = ("experts with tokens", ", others stay") if stack.experts else ("layers", "")
-    slower = f" ({slowest[1]} ~{slowest[0]:.1g}x: AdamW's epsilon)" * bool(slowest[1])
+    slower = f", except {slowest[1]} (~{slowest[0]:.1g}x: epsilon)" * bool(slowest[1])
     alike = "; WQ, WK hardly change the loss (alike tokens)" * are_alike
     return [
         card_row(

@@ -106,7 +106,7 @@ _ROUGH = 2.5
 # a ratio of the first list times the rate by half as many positions.
 _FEWER, _MORE, _HALVED = {"adam": 0.57, "sgd": 0.48}, 1.12, {"adam": 0.7, "sgd": 0.62}
 
-_RATE_VIEW = "--batch {} --learning-rate R"
+_RATE_VIEW = "--learning-rate R"
 
 _IGNORED = "ignored on request"
 # Evidence for ranges (docs/report.md, first lines of public logs).
@@ -438,15 +438,16 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if result is None:
         needs = "not computed without the gradient norm;" if text else "for one sequence --first-step, for a batch"
-        return {"no_rule": f"{needs} {_RATE_VIEW.format(BATCH)}"}
-    view = _RATE_VIEW.format(sequences := result.values["batch"])
+        return {"no_rule": f"{needs} {_RATE_VIEW}"}
+    sequences = result.values["batch"]
+    view = f"{f'--batch {sequences} ' * (sequences != BATCH)}{_RATE_VIEW}"
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
     counts = [POSITIONS] if fine else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
-        return {"no_rule": f"not computed here ({takes} more); where the loss may rise: {view}"}
+        return {"no_rule": f"not computed here; {view} prints the rate to stay below ({takes} more)"}
     networks, critical = None if fine else _NETWORKS[stack.embeddings], dict[Optimizer, float]()
     for count in counts:
         try:
@@ -575,16 +576,14 @@ def _verdict(
     then = f"{'try `option`' if option else 'test changes: --compare'} (effect on training unknown)"
     if layers.fullest:
         first = (
-            f"keep this initialization. Log each expert's share of tokens: one gets up to {layers.fullest:.0%} in step "
-            f"1. If most experts stay idle, {then}"
+            f"keep this initialization, but log each expert's share of tokens: one is chosen for {layers.fullest:.0%} "
+            f"of them in step 1. If most experts stay idle, {then}"
         )
     elif layers.alike:
         law = law_of(step.stack, step.asked.text)
-        near = "at the" if law is None else f"near {entr(law.frequencies).sum():.0f}, the"
-        first = (
-            f"keep this initialization. If the loss stalls {near} entropy of the token frequencies, alike tokens may "
-            f"be the cause: {then}"
-        )
+        best = "the best loss from token frequencies alone"
+        near = f"at {best}" if law is None else f"near {entr(law.frequencies).sum():.0f} ({best})"
+        first = f"keep this initialization. If the loss stalls {near}, tokens may be too alike: {then}"
     elif step.result is None:
         first = "one sequence gives no reason to change this initialization"
     elif slow < 0.5:

@@ -419,8 +419,8 @@ def test_a_card_says_what_it_leaves_out(capsys):
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
     assert value_of(lines, "gradient norm").endswith(" theory)") and value_of(
-        lines, "Learning rate of step 1: not computed here ("
-    ).endswith(" --learning-rate R")
+        lines, "Learning rate of step 1: not computed here; --learning-rate R prints"
+    ).endswith(" CPU s more)")
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
     assert any(line.startswith("Learning rate of step 1: for one seq") for line in card["lines"])
@@ -460,7 +460,7 @@ _INSIDE = sum(json.loads((FOLDER / "expert-ranges.json").read_text(encoding="utf
         (
             "olmoe-1b-7b",
             "--depth 1",
-            "keep this initialization. Log each expert's share of tokens: one gets up to 3",
+            "keep this initialization, but log each expert's share of tokens: one is chosen for 3",
             "alike",
         ),
         ("olmoe-1b-7b", "", " of tokens in layer 1, ", "largest share"),
@@ -771,7 +771,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ ") and "; WK too noisy to tell; upper" in lines[1]
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
     assert (
-        f"(alike over 0.88: {count} layers)" in lines[2] and summary.alike == count < 24
+        f"(alike above 0.88: {count} layers)" in lines[2] and summary.alike == count < 24
     )  # fmt: skip
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_summary(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])}).lines
@@ -781,7 +781,7 @@ def test_lost_norms_and_equal_tokens_are_named():
         r"cosine ~0\.\d+, .*: ~\d+ layers", quick[2]
     )
     even, label = "steps ignore gradient sizes: layers move equally far", "  AdamW, Muon      "
-    slow = r" \(W\w ~\S+x: AdamW's epsilon\)"
+    slow = r", except W\w \(~\S+x: epsilon\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_summary(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)
@@ -808,17 +808,18 @@ def test_lost_norms_and_equal_tokens_are_named():
     [
         (LayerSummary(), None, "keep this initialization: step 1 shows no fault."),
         (
-            LayerSummary(fullest=0.9), None, "keep this initialization. Log each expert's share of tokens: one gets up "
-            "to 90% in step 1. If most experts stay idle, test changes: --compare (effect on training unknown).",
+            LayerSummary(fullest=0.9), None, "keep this initialization, but log each expert's share of tokens: one is "
+            "chosen for 90% of them in step 1. If most experts stay idle, test changes: --compare (effect on training "
+            "unknown).",
         ),
         (LayerSummary(slowest=(0.02, "WQ")), None, "keep this initialization, but lower AdamW's epsilon (WQ ~0.02x as"),
         (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization: step 1 shows no fault"),
-        (LayerSummary(alike=9), None, "keep this initialization. If the loss stalls near 5, the entropy of the token "),
+        (LayerSummary(alike=9), None, "keep this initialization. If the loss stalls near 5 (the best loss from token "),
         (
-            LayerSummary(alike=9), 1, "keep this initialization. If the loss stalls near 5, the entropy of the token "
-            "frequencies, alike tokens may be the cause: try `option` (effect on training unknown).",
+            LayerSummary(alike=9), 1, "keep this initialization. If the loss stalls near 5 (the best loss from token "
+            "frequencies alone), tokens may be too alike: try `option` (effect on training unknown).",
         ),
-        (LayerSummary(alike=9, fullest=0.9), 1, "keep this initialization. Log each expert's share of tokens: one"),
+        (LayerSummary(alike=9, fullest=0.9), 1, "keep this initialization, but log each expert's share of tokens: one"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_numbers(summary, option, said):
