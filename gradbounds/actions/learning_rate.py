@@ -272,7 +272,8 @@ def _verdicts(
         critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
         plan, exact = "", each.limits[0] * rises.get(each.optimizer, (0.0, 0.0))[0]
-        second = " to second order" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
+        second = " in theory" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
+        second += ", but not in all sampled networks" * bool(verb == "lowers" and 0.0 < critical * exact <= each.rate)
         if 0.0 < early < 1.0 and warmup_steps:
             first, middle, last = (math.ceil(part * warmup_steps) for part in (early, share, late))
             until = f"to {last}" if late <= 1.0 else "at the earliest, perhaps never"

@@ -229,7 +229,9 @@ def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> l
 
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     # State which numbers are off, and which causes explain them.
-    verdict, tested = "undecided" if doubts else "not as predicted", sum(cause.tried for cause in ranked)
+    is_unlike = all("no text of --text english or code explains" in each for each in doubts)  # also without a doubt
+    verdict = f"not as predicted{' for English text or code' * bool(doubts)}" if is_unlike else "undecided"
+    tested = sum(cause.tried for cause in ranked)
     decide = f"\nTo decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
     kinds = dict[str, Cause]()
