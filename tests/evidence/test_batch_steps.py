@@ -437,7 +437,8 @@ def test_batch_steps(kept_folder):
     """The change of the loss within the stated error where logits move by 0.5, and the errors of gain and curvature.
 
     The bar is 18 of 20 for each number, in the first list and in the second.
-    Changes and critical rates met it when their assertion was added. Gains of the second list and curvatures did not.
+    Changes and critical rates met it when their assertion was added. It fails now: three changes of the second list are
+    outside the stated error, all with tied embeddings and eight layers.
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
