@@ -644,7 +644,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        "Learning rate of step 1 only (peak / warm-up steps: 3e-4 / 2000 = 1.5e-07); yours: --learning-rate R "
+        "Learning rate of step 1 only (peak / warm-up steps: 3e-4 / 2000 = 1.5e-07); finer: --learning-rate R "
         "--warmup-steps N",
         card_row(
             RATES["adam"],

@@ -265,7 +265,8 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     shown_by = [what for words, what in _REPEATED.items() if words in listed]
     lines += [
         f"Causes that may explain {numbers}{healthy.words} ({tested} tested; "
-        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}):",
+        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}"
+        f"{'; with a text: the probability that two of its tokens are equal' * ('(with a text' in listed)}):",
         *(
             f"  {cause.words}: loss {number_text(cause.line.loss, cause.line.loss_deviation)}"
             f", gradient norm {number_text(cause.line.norm, cause.line.norm_deviation)}"

@@ -12,6 +12,8 @@ from gradbounds.actions.logged_layers import names_line
 
 # The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding.
 _NEAR = 0.01
+# A loss for each token that no language model reaches on text that it has not memorized.
+_LEAST_LOSS = 0.01
 _WORDS: dict[str, tuple[str, bool | float]] = {
     "mean": ("is_sum", False), "sum": ("is_sum", True), "norm": ("is_square", False), "square": ("is_square", True),
     "unclipped": ("threshold", math.inf),
@@ -51,6 +53,18 @@ class LoggedAs:
                 raise ValueError(f"logged_as {by[name]!r} cannot be combined with {word!r}.")
             by[name] = word
         return cls(**fields)  # type: ignore[arg-type]
+
+    def check(self, loss: float | None, positions: int) -> None:
+        """Refuse a loss that is too small for a sum over the positions.
+
+        Raises:
+            ValueError: the user calls such a loss a sum.
+        """
+        if self.is_sum and loss is not None and loss < _LEAST_LOSS * positions:
+            raise ValueError(
+                f"logged_as 'sum' requires a sum over {positions} tokens of at least {_LEAST_LOSS:g} each, got a loss "
+                f"of {loss:.4g}. Omit it for a mean."
+            )
 
 
 def _threshold(word: str) -> float:
@@ -113,8 +127,9 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
         positions: number of tokens in the batch.
 
     Raises:
-        ValueError: the norm is named as clipped and exceeds the stated threshold.
+        ValueError: the norm is named as clipped and exceeds the stated threshold, or the loss is too small for a sum.
     """
+    of.check(line.loss, positions)
     names = (line.norm_name, *line.parameters)
     squared = [name for name in names if is_squared(name)] if of.is_square is None else []
     after = {name: is_clipped(name) for name in names} if of.threshold is None else {}

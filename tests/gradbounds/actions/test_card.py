@@ -370,7 +370,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
         "evidence": card.evidence(Stack(placement="output"), [1.0]), "positions": 64,
     }  # fmt: skip
     *_, head, rate = card._fitted(["  why ", *["row"] * 16, *card._rate_lines(known)], [])
-    assert head.endswith("3e-4 / 2000 = 1.5e-07); yours: --learning-rate R --warmup-steps N")
+    assert head.endswith("3e-4 / 2000 = 1.5e-07); finer: --learning-rate R --warmup-steps N")
     assert rate.endswith(" critical rate 2; its error is not measured in such networks")
 
 

@@ -229,6 +229,12 @@ def test_bad_words_are_one_line(tmp_path, capsys, words, error):
     assert complaint.count("\n") == 1
 
 
+def test_a_mean_is_no_sum():
+    assert reading(LogLine(4.0), LoggedAs(is_sum=True), 399).line.loss == 4.0 / 399
+    with pytest.raises(ValueError, match="sum over 401 tokens of at least 0.01 each, got a loss of 4. Omit it for a"):
+        reading(LogLine(4.0), LoggedAs(is_sum=True), 401)
+
+
 def test_words_stand_with_a_log(tmp_path, capsys):
     for line in (TINY, TINY[:-2], ("probe", "encoder-post")):
         assert main([*line, "--logged-as", "sum"]) == 2
