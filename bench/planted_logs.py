@@ -5,6 +5,7 @@
 TEXTS holds one file NAME.txt for each text: token ids below 50257, separated by white space. They are from GPT-2's
 tokenizer, in the order of their frequency, for the first 1.2 MB of a text with its line breaks. The texts, networks and
 seeds were committed before any log was judged. The script needs transformers, and takes two hours on one core.
+The stored results are from separate scripts with the same steps, before the last edits of the rule.
 
 The first six texts are files of Debian 12. They are release notes of Git, every third changelog.Debian.gz by name,
 docstrings of SciPy, every third module of Perl, licences of base-files, and Vim's help. Three texts were fixed after

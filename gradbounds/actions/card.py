@@ -598,13 +598,8 @@ def _run_lines(
 ) -> list[str]:
     fewer = longest is not None and first.stack.tokens < longest
     of_context = f" (its context of {longest} has no quick prediction)" if fewer else ""
-    maximum = " (maximum; usual: 4096)" if longest and longest > 8192 else " (config's maximum)"
-    at = batch_text(
-        first.batch,
-        first.stack.tokens,
-        first.text,
-        first.asked.of_tokens or maximum * (longest is not None and not fewer),
-    )
+    maximum = " (config's maximum)" * (longest is not None and not fewer)
+    at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
     other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
     lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
     loss, norm = normal_ranges(first.line, notes, texts=bool(first.texts))
@@ -651,7 +646,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
             rate_text(rates["adam"], is_quick=True)
             if rates["positions"] < POSITIONS
             else rate_text(rates["adam"], rates["evidence"]),
-        ),  # fmt: skip
+        ),
     ]
 
 

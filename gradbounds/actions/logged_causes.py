@@ -60,7 +60,7 @@ class Cause:
     def offs(self, logged: LogLine) -> tuple[float, ...]:
         """Return how many standard deviations the logged loss, norm and matrices are from this cause's predictions.
 
-        The distance of the norm is that of its logarithm; that of matrices, of their proportions.
+        The norm is compared by its logarithm, and matrices by the proportions of their norms.
         """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         norm = math.nan if logged.norm is None else logged.norm / self.line.norm
