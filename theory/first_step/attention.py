@@ -261,7 +261,7 @@ class RandomAttention(Branch):
             role: role of the matrix.
             gradient: gradient kernel at the output of W^O.
         """
-        stack, weights, rows = self.stack, self.patterns.weights[0], self.given[0]
+        weights, rows = self.patterns.weights[0], self.given[0]
         if role == "WO":
             rows, each = weights @ self.values @ weights.mT, mean_kernel(gradient)
         elif role == "WV":
@@ -269,7 +269,6 @@ class RandomAttention(Branch):
         else:
             _, at_queries, at_keys = self._sampled_gradients(gradient)
             vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
-            vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
         return unevenness(rows, each, mean_kernel(rows), mean_kernel(each))
 
@@ -358,7 +357,7 @@ class RandomAttention(Branch):
         return np.asarray(head_gain(self.stack, "W") * mean_kernel(gradient) / self.stack.heads)
 
     def _sampled_gradients(self, gradient: Array) -> tuple[Array, Array, Array]:
-        """Return samples of r, (samples, heads, N, N), and the gradients at queries and keys that follow.
+        """Return samples of r, (samples, heads, N, N), and the gradients at queries and keys before their rotation.
 
         All matrices and optimizers have one gradient, whose samples are kept.
 
@@ -369,7 +368,9 @@ class RandomAttention(Branch):
             normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
             r = eigen_root(self._at_head(gradient)) @ normal @ eigen_root(self.values).mT
             at_logits = self.softmax_slope(r) * self._cap_slopes()
-            self._sampled = gradient, r, *self.at_queries_and_keys(at_logits)
+            vectors = self.at_queries_and_keys(at_logits)
+            at_q, at_k = (rotated(self.stack, each, -1) for each in vectors) if self.stack.rotary else vectors
+            self._sampled = gradient, r, at_q, at_k
         return self._sampled[1:]
 
     def _cap_slopes(self) -> Array | float:
@@ -427,11 +428,10 @@ class RandomAttention(Branch):
     def rotated_motion(self, gradients: Array, coefficients: Array) -> Array:
         """Return the change of queries or keys in one step, rotated by the tokens' positions.
 
-        It is Σ_m T_im ∂L/∂q_m, with the coefficients T.
+        It is Σ_m T_im ∂L/∂q_m, with the coefficients T and the gradients before the rotation of queries.
         """
-        if not self.stack.rotary:
-            return coefficients @ gradients
-        return rotated(self.stack, coefficients @ rotated(self.stack, gradients, -1))
+        moved = coefficients @ gradients
+        return rotated(self.stack, moved) if self.stack.rotary else moved
 
     def rotated_coordinates(self) -> tuple[Array, Array]:
         """Return queries and keys after norms and rotation, as they enter the attention logits.
