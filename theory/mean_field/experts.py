@@ -195,6 +195,11 @@ def _loads_by_cosine(experts: int, chosen: int) -> Array:
     return np.array(loads).T
 
 
+def fullest_share(stack: Stack, cosine: Array) -> Array:
+    """Return the fullest expert's mean share of tokens, where all pairs of tokens have a given cosine."""
+    return np.interp(cosine, _COSINES, _loads_by_cosine(stack.experts, stack.experts_per_token)[0])
+
+
 def rarely_chosen(stack: Stack, fullest: float) -> float:
     """Return the mean number of experts with less than a tenth of an even share of the tokens.
 
@@ -317,7 +322,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         if averaged:
             if tokens.apart:  # a large batch, where the own parts of sequences average out
                 across = np.asarray(tokens.total(kernel))[1] / (tokens.count**2 / 2) / tokens.diagonal(kernel)
-                fullest = np.interp(across, _COSINES, _loads_by_cosine(stack.experts, stack.experts_per_token)[0])
+                fullest = fullest_share(stack, across)
                 balance = np.asarray(tokens.total(ways[0].route.balance))[1] / (tokens.count**2 / 2)
                 recorded |= {"expert_load_max": fullest, "expert_balance": balance}
             return np.asarray(out), pullback, recorded
