@@ -45,7 +45,7 @@ from gradbounds.layer_summary import (
     LayerSummary,
     card_row,
     layer_summary,
-    share_rows,
+    share_row,
     squared_norms,
 )
 from gradbounds.network_text import (
@@ -264,7 +264,8 @@ def model_card(
             table, known = result.columns(), replace(step, result=fine) if step else None
             first = _first_step_of_run(known, of, table, limits["patterns"], every_layer=every_layer) if known else None
             run = first.result if first else None
-            rates = critical_rates(result.values["stack"], law := first.text if first else "", run)
+            law = first.text if first else ""
+            rates = critical_rates(result.values["stack"], law, run, is_elsewhere=batch is not None)
             option = option_of(run, law, limits["patterns"], whole[2]) if run else None
             change = change_of_step(given, of, result, run, law, limits, coarse=coarse, option=option)
     rows = _rows(given, of, result, first, rates, change, option, compared=bool(how["compare"]))
@@ -327,9 +328,8 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks the reasons for matrices, or else also their parameters.
-    kept = [row for row in rows if not row.startswith("  why ")]
-    for each in (_with_parameters(rows, notes), _with_parameters(kept, notes), kept):
+    # Wraps the rows of a card. A card that is too long lacks the names of parameters.
+    for each in (_with_parameters(rows, notes), rows):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
         ]
@@ -422,7 +422,9 @@ def evidence(stack: Stack, scales: Sequence[float], multiplier: float = 1.0, mas
     )
 
 
-def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool = False) -> dict[str, Any]:
+def critical_rates(
+    stack: Stack, text: str, result: Result | None, *, fine: bool = False, is_elsewhere: bool = False
+) -> dict[str, Any]:
     """Return the critical learning rates for a predicted batch with the limits of their errors, or the reason.
 
     Args:
@@ -430,6 +432,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
         text: name of the law of the batch's text; "" without a run.
         result: result of `predict --batch`; None if there is none.
         fine: whether to estimate them as `predict --learning-rate` does, however long it takes.
+        is_elsewhere: whether the reason is always that view, whose finer rates would differ from quick ones.
     """
     notes = () if result is None else result.values["notes"]
     if has_own_rates(notes):
@@ -444,7 +447,7 @@ def critical_rates(stack: Stack, text: str, result: Result | None, *, fine: bool
     batch = replace(stack, tokens=result.values["stack"].tokens)
     law = law_of(batch, text)
     assert law is not None, "a batch was predicted"
-    counts = [POSITIONS] if fine else _positions(stack, notes)
+    counts = [POSITIONS] if fine else [] if is_elsewhere else _positions(stack, notes)
     if not counts:
         takes = cpu_time(cost_of_steps(batch, [*RATES], sequences).seconds)
         return {"no_rule": f"not computed here; {view} prints the rate to stay below ({takes} more)"}
@@ -543,7 +546,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
         differs = abs(by_head - loss) < SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
-    others = [f"; or --drawn-by {', '.join(names)}"] * bool(names)
+    others = [f"; other training code: --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f", scaled by depth; if transformers is {versions}: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
@@ -561,7 +564,7 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
         + f" that all differ{ranges}" * (stack.tokens > 1),
         *[card_row("loss", loss) for loss in losses],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *(share_rows(shares, stack, table, "") if norm > 0 else []),
+        *([share_row(shares, stack, table, "")] if norm > 0 else []),
     ]  # fmt: skip
 
 
@@ -606,18 +609,15 @@ def _run_lines(
     if first.result is None:
         squares = squared_norms(table)
         squares["output matrix"] *= gradient_factors(notes).get("Wemb", 1.0)
-        carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
-        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
+        carried = share_row(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
+        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), carried]
     batch, norms, uniform = first.result.columns(), first.result.columns("layers"), math.log(stack.vocab)
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
+    added = first.line.loss - uniform
     return [
-        *lines, card_row("loss", f"{loss}; ln V = {uniform:.2f}" + f", logits add {first.line.loss - uniform:.2f}" * (
-            first.line.loss > uniform + 0.005 and not shares_ends(notes)
-        )), card_row("gradient norm", norm),
-        *share_rows(
-            squares, stack, norms, "; table: below" * first.is_fine,
-            first.result.values["reasons_of_largest"],
-        ),
+        *lines, card_row("loss", f"{loss}; ln V = {uniform:.2f}{f', random logits add {added:.2f}' * (added > 0.005)}"),
+        card_row("gradient norm", norm),
+        share_row(squares, stack, norms, "; table: below" * first.is_fine),
     ]  # fmt: skip
 
 
@@ -665,8 +665,6 @@ def rate_text(ends: Mapping[str, float | None], known: str = "", *, is_quick: bo
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
     theory = f"theory: {'~' * is_quick}{low} to {high}{f', {known}' * bool(known)}"
-    if ends["rises"] == 0.0:
-        return f"no safe rate known: losses of sampled networks rose even below the critical rate ({theory})"
     if ends["rises"] is None:
         safe, sampled = low, "not sampled"
     else:

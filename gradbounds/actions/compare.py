@@ -13,16 +13,19 @@ from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import (
+    DIFFERENT,
     EVEN,
     LESS_EVEN,
     SKIPPED,
+    Option,
     as_flags,
     changes_of,
     code_of,
     effect,
     is_rounded_away,
+    option_of,
 )
-from gradbounds.budget import OverBudgetError, by_estimates, each_once
+from gradbounds.budget import Budget, OverBudgetError, by_estimates, each_once
 from gradbounds.described_network import Description, changed_values, variants
 from gradbounds.layer_summary import (
     NEARLY_EQUAL,
@@ -130,7 +133,9 @@ def compare_steps(
             return None
         whole, asked = stack, Asked(given, None)
     check_count("batch", sequences, 1)
-    is_list, compare = not compare, compare or _changes(whole, quick_batch(asked, sequences, of, **limits), asked, of)
+    option = None
+    if is_list := not compare:
+        compare, option = _changes(whole, quick_batch(asked, sequences, of, **limits), asked, of, limits)
     each = {(): asked} | {
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
@@ -153,7 +158,7 @@ def compare_steps(
         raise ValueError(f"{before.unknown}; --text {DISTINCT} compares networks for tokens that all differ.")
     head = f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after"
     if is_list:
-        lines = [f"{head} a change of one setting", "", *_list([*each], steps, stacks)]
+        lines = [f"{head} a change of one setting", "", *_list([*each], steps, stacks, option)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
         head += " each change" if len(others) > 1 else " the change"
@@ -168,14 +173,20 @@ def compare_steps(
     return Result(about=f"step 1 of {len(each)} networks, for {at}", values=values, lines=lines)
 
 
-def _changes(stack: Stack, run: Result, asked: Asked, of: Description) -> list[str]:
-    # Return all changes that the card can advise, in the form that the flag `--compare` takes.
-    words = []
-    for _, values in changes_of(stack, run.columns("layers"), (0.2, 0.4, 1.0)):
+def _changes(
+    stack: Stack, run: Result, asked: Asked, of: Description, limits: Mapping[str, Any]
+) -> tuple[list[str], Option | None]:
+    # Return all changes that the card can advise, its option first, as the flag `--compare` takes them; and the option.
+    words, budget = list[str](), Budget.of(limits["max_time"], limits["memory"])
+    is_text = asked.text is not None and law_of(stack, asked.text) is not None
+    option = option_of(run, str(asked.text), limits["patterns"], budget) if is_text else None
+    advised = [option.values] if option else []
+    evening = [values for _, values in changes_of(stack, run.columns("layers"), (0.2, 0.4, 1.0))]
+    for values in [*advised, *(values for values in evening if values not in advised)]:
         with suppress(ValueError):  # no such network
             of.read({**asked.given, **values})
             words += ["+", *as_flags(values)]
-    return words
+    return words, option
 
 
 def _tables(
@@ -385,7 +396,9 @@ def _safer_step(before: _Step, after: _Step, stack: Stack, changed: Stack, sides
     )
 
 
-def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack]) -> list[str]:
+def _list(
+    each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequence[Stack], option: Option | None
+) -> list[str]:
     # Return a row for each change: loss, gradient norm, share that layers add, and its most uneven matrices either way.
     words = [" ".join(changes) or "none" for changes in each]
     widest, names = max(map(len, words)), ("loss", "gradient norm")
@@ -407,6 +420,8 @@ def _list(each: Sequence[Sequence[str]], steps: Sequence[_Step], stacks: Sequenc
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
         "",
+        *[f"The first change is the card's option: the smallest of 1, 2, 5, ... with cosines of at most {DIFFERENT:g}"]
+        * bool(option),
         *[f"Advised for even layers (SGD): the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, estimated"]
         * any("embedding_scale" in word for word in words),
         "added: share of the residual stream's mean square that layers 2 to L add", "Every number: --compare CHANGE",

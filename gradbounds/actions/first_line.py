@@ -283,14 +283,15 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         rough += f", none in {none:.0%} of runs (loss NaN)" * (none > 0.005)
     around = line.loss - 2 * line.loss_deviation, line.loss + 2 * line.loss_deviation
     loss, norm = (
-        f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)}{runs} ({number_text(mean, error)}"
+        f"{' to '.join(number_text(end, error).partition(' ')[0] for end in ends)}{runs} (mean "
+        f"{number_text(mean, error)}"
         for ends, mean, error in (
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
-    loss += f"{', one standard deviation at most' * line.is_bound}{rough})"
+    loss = f"{loss}, one standard deviation at most)" if line.is_bound else f"{loss.partition(' +-')[0]}{rough})"
     loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
-    return loss, f"{norm.partition(' +-')[0].replace(' (', ', before clipping (')}{errors})"
+    return loss, f"{norm.partition(' +-')[0].replace(' (mean ', ', before clipping (')}{errors})"
 
 
 def masked_share(notes: Sequence[Note]) -> float:

@@ -129,6 +129,7 @@ def predict_rate(
         ValueError: an argument is outside its range, or a configuration cannot be read.
         NoRuleError: there is no rule for the network.
     """
+    optimizers = sorted(optimizers, key=lambda name: (name == "sgd", name != "adam"))  # the most used one first
     check_count("batch", batch, 1)
     check_count("warmup_steps", 1 if warmup_steps is None else warmup_steps, 1)
     if adamw_rate is not None and "muon" not in optimizers:
@@ -266,12 +267,13 @@ def _verdicts(
     *,
     known: str,
 ) -> list[str]:
-    # Answers for every optimizer, AdamW first, whether step 1 lowers the loss, and when a warm-up passes that rate.
+    # Answers for every optimizer whether step 1 lowers the loss, and when a warm-up passes that rate.
     lines = []
-    for each in sorted(steps, key=lambda each: each.optimizer != "adam"):
+    for each in steps:
         critical, verb = each.step.critical_rate, {"falls": "lowers", "rises": "raises"}.get(each.sign)
         early, share, late = (critical * limit / rate for limit in (each.limits[0], 1.0, each.limits[1]))
         plan, exact = "", each.limits[0] * rises.get(each.optimizer, (0.0, 0.0))[0]
+        is_unsafe = bool(each.limits[0] and rises.get(each.optimizer, (1.0, 1.0))[0] == 0.0)
         second = " in theory" * bool(verb and (verb == "raises" or each.rate >= critical * exact))
         second += ", but not in all sampled networks" * bool(verb == "lowers" and 0.0 < critical * exact <= each.rate)
         if 0.0 < early < 1.0 and warmup_steps:
@@ -285,13 +287,18 @@ def _verdicts(
             )
         elif early >= 1.0 and warmup_steps:
             plan = f" The warm-up stays below that rate in all {warmup_steps} steps."
+        size = f" Logits change by {each.logits:.2g}, and {each.update[0]} by {each.update[1]:.2g} of its norm."
+        unsafe = " No safe rate is known: losses of sampled networks rose even below that rate."
         steps_to = f" A linear warm-up of at least {math.ceil(1 / max(early, 1e-6)):,} steps to {rate:g} starts at "
         lines += [
             f"{each.title}: step 1 at {each.rate:.3g} {verb or 'may lower or raise'} the loss{second} "
-            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}",
-            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)), known)}."
-            + f"{steps_to}{early * rate:.2g} or below." * (not warmup_steps and 1e-6 < early < 1.0),
+            f"({each.rate / critical:.2g} times its critical rate, {critical:.2g}).{plan}"
+            f"{size * (each.region == _BEYOND)}{unsafe * is_unsafe}",
         ]
+        lines += [] if is_unsafe else [
+            f"{each.title}: {rate_text(rate_limits(critical, each.limits, rises.get(each.optimizer)), known)}."
+            + f"{steps_to}{early * rate:.2g} or below." * (not warmup_steps and 1e-6 < early < 1.0)
+        ]  # fmt: skip
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
             place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
             lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]

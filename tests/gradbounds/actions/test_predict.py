@@ -277,7 +277,7 @@ def test_who_draws_the_weights(capsys, tmp_path):
     path.write_text(json.dumps(fields | {"intermediate_size": 256, "vocab_size": 64}))
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     by_class = output(capsys, *line[1:])
-    drawn = "Weights: as GPTNeoXForCausalLM draws them; or --drawn-by neox (loss 4.36)"
+    drawn = "Weights: as GPTNeoXForCausalLM draws them; other training code: --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
     assert "27 of 27 numbers agree with a small GPTNeoXForCausalLM" in " ".join(by_class.split())
     by_code = output(capsys, *line[1:], "--drawn-by", "neox")
@@ -355,7 +355,7 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     ("", "predicting step 1"), ("--layers", "predicting step 1"), ("--batch 8", "predicting step 1"),
     ("--first-step --optimizer sgd", "predicting the first step"),
     ("--compare placement=peri", "comparing 2 networks"), ("--compare", "comparing"),
-    ("--learning-rate 1e-3", "predicting the first step by SGD"), ("--batch 8 --logged LOG", "predicting the first"),
+    ("--learning-rate 1e-3", "predicting the first step by AdamW"), ("--batch 8 --logged LOG", "predicting the first"),
 ])  # fmt: skip
 def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypatch, capsys, tmp_path):
     """Both print one estimate in the same words, in one line."""
