@@ -98,7 +98,7 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         (tmp_path / "config.json").write_text(json.dumps(granite | {"tie_word_embeddings": is_tied}))
         file = tmp_path / "config.json"
         of = Description(config=str(file))
-        step = batch.predict_batch(batch.Asked({"tokens": 64}, "zipf:1"), 32, of, patterns=8, max_time=None)
+        step = batch.predict_batch(batch.Asked({"tokens": 64}, "zipf:1"), 32, of, patterns=2, max_time=None)
         assert step.values["line"].norm == pytest.approx(norm, abs=0.01)
     model = ["predict", "--config", str(file), "--tokens", "64"]
     said = output(capsys, *model[1:], "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3")

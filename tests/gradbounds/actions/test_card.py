@@ -17,6 +17,7 @@ from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.actions.logged_layers import matrix_of
+from gradbounds.actions.logged_theory import Theory
 from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import (
@@ -51,6 +52,23 @@ def _few_changes(request, monkeypatch):
     """Leave out changes that even out the layers, which take most of a card; two cases look at them."""
     if not any(word in request.node.name for word in ("mixtral", "advised_change")):
         monkeypatch.setattr(remedies, "_within", lambda *_, **__: [])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stepped_once():
+    """Keep the first steps of networks, since many cases need the same ones; they depend on their arguments alone."""
+    kept, stepped = {}, card.batch_steps
+
+    def once(stack, optimizers, sequences, law, **options):
+        key = stack, *optimizers, sequences, law.key, *options.items()
+        if key not in kept:
+            kept[key] = stepped(stack, optimizers, sequences, law, **options)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for view in (card, learning_rate):
+            patch.setattr(view, "batch_steps", once)
+        yield
 
 
 _NAMES = {"tied embedding": "output matrix", "input embedding": "table of inputs"}
@@ -917,8 +935,9 @@ def test_coarse_groups_make_a_range_lopsided():
     ("mup:32", 4.2, 1, r"\n\n--learning-rate 0.001 is not predicted: theory has no rule [^\n]*, as muP's do.\n$"),
 ])  # fmt: skip
 @each_once()
-def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, code, loss, exit_code, last):
+def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, monkeypatch, code, loss, exit_code, last):
     """The log's verdict and exit code stay without a rule for the rate; notes are printed once, costs are of both."""
+    monkeypatch.setattr(Theory, "others", lambda *_: [])  # causes, whose predictions take most of the time
     (log := tmp_path / "run.jsonl").write_text(json.dumps({"step": 1, "loss": loss}))
     model, logged = ("--like", "gpt2", *_TINY[:-2], "--drawn-by", code), ("--logged", str(log))
     rate = ("--learning-rate", "1e-3")
