@@ -362,7 +362,7 @@ _MUON_RATES = (
 )
 # The numbers are from tests/evidence/batch-steps.json and masked-steps.json.
 _MUON = {
-    "pre": "With plain units, Muon's fall of the loss was within its error in 27 of 28 measured networks, and in 14 of "
+    "pre": "With plain units, Muon's fall of the loss was within its error in 28 of 28 measured networks, and in 19 of "
     "28 at four times the rate; gated units have no printed error.",
     "post": _MUON_RATES.format(
         "0.69 to 1.17", "18 Post-LN networks (0.42 to 1.10 times in 11 BERTs with 15% masked words)"
