@@ -21,6 +21,7 @@ from gradbounds.network_text import (
 )
 from theory import Stack
 from theory.configurations import Note
+from theory.first_step.noise_scale import NoiseScale
 from theory.first_step.rules import epsilon_factor
 from theory.mean_field.experts import rarely_chosen
 from theory.stack.weights import copies, gain, weight_shapes
@@ -31,8 +32,14 @@ UNEVEN = 1.5
 # The name of the input embedding among the kinds of parameters.
 _INPUTS = "table of inputs"
 
-# The smallest share of the squared norm that the card lists.
-_LISTED = 0.05
+# The smallest share of the squared norm that the card lists, and that a reason for the largest share compares.
+_LISTED, _SMALL = 0.05, 0.005
+
+# The least squared norm of a layer, without which ratios of layers without a matrix would be 0/0.
+_LEAST = 1e-100
+
+# The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
+_SIMPLE = 1 / 3
 
 NEARLY_EQUAL = 0.88
 """The cosine of two tokens above which attention hardly tells them apart.
@@ -50,6 +57,9 @@ with plain units it is smaller: -2 to 10% of WQ, -25 to 5% of WK.
 
 # The relative error of a ratio above which it is printed.
 _UNSURE = 0.1
+
+# Matrices whose gradient comes through another matrix of their branch.
+_FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,14 +399,17 @@ def squared_norms(table: Columns) -> dict[str, float]:
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
-def share_row(squares: Mapping[str, float], stack: Stack, table: Columns, of: str) -> str:
-    """List the matrices with the largest shares of the squared norm, and the layer with a large share.
+def share_rows(
+    squares: Mapping[str, float], stack: Stack, table: Columns, of: str, reasons_of: Sequence[str] = ()
+) -> list[str]:
+    """List the matrices with the largest shares of the squared norm, and the layer with a large share, with reasons.
 
     Args:
         squares: squared norms by kind of parameter.
         stack: the network.
         table: its `layer_table`, or the table "layers" of `predict_batch`.
         of: text at the end of the row.
+        reasons_of: rows of `reasons_of_largest`.
     """
     whole = sum(squares.values())
     descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
@@ -407,4 +420,60 @@ def share_row(squares: Mapping[str, float], stack: Stack, table: Columns, of: st
     layer = f"; all of layer {layers.argmax()}: {layers.max():.0%}" * bool(layers.max() > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
-    return card_row("of squared norm", shares)
+    is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)
+    return [card_row("of squared norm", shares), *([] if is_small else reasons_of)]  # others have the norm
+
+
+def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
+    """Explain why one kind of matrix has a much larger gradient norm than another, in rows; none without a reason.
+
+    The other matrix has a squared norm that is at least 2.25 times smaller.
+
+    A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
+    gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times a mean of x_i·x_j. Over
+    layers, each factor is the geometric mean over both orders in which gradients and inputs are exchanged. A factor is
+    the only reason if it is the ratio of squared norms to a power between 2/3 and 4/3. The other matrix is the largest
+    with one reason, or else with two. With experts e of weights p_ie, the squared gradient at W2's output is the sum of
+    |sum_i p_ie g_i|². Networks that normalize each branch's output have none: small outputs enlarge gradients there.
+
+    Args:
+        scale: the noise scale of the network.
+        sequences: number of sequences in the batch.
+    """
+    squares, parts = scale.squares(sequences, [*scale.vectors]), scale.grad_sq(sequences)
+    known = sorted((name for name in parts if squares.get(f"bias_{name}", 0.0) > 0), key=lambda name: -squares[name])
+    if scale.stack.composition.output_norm or not known:
+        return []
+    first, text = "WO" if known[0] == "WV" and "WO" in known else known[0], ""
+    gradients = {
+        name: np.maximum(np.nan_to_num(common + (single - common) / sequences), _LEAST)
+        for name in known
+        for single, common in [scale.vectors[f"bias_{name}"]]
+        if len(common) == len(parts[first])  # of a decoder and not of an encoder
+    }
+    inputs = {name: np.maximum(np.nan_to_num(parts[name]), _LEAST) / part for name, part in gradients.items()}
+    # Experts share the gradient, so that each of their matrices has a small norm.
+    least = 0.0 if scale.stack.experts else _SMALL * sum(square for name, square in squares.items() if "_" not in name)
+    for other in gradients:
+        if (ratio := squares[first] / squares[other]) < UNEVEN**2 or squares[other] < least:
+            continue
+        by_gradient = math.prod(
+            gradients[first] @ each / (gradients[other] @ each) for each in (inputs[first], inputs[other])
+        ) ** 0.5  # fmt: skip
+        power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
+        of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
+        reason = (
+            f"the backward signal shrinks {times} on its way through {first} to {other}"
+            if _FED_BY.get(other) == first
+            else f"router weights make the backward signal at W2 {times} smaller than at {first}"
+            if scale.stack.experts and other == "W2"
+            else f"the backward signal at {first}'s output is {times} that at {other}"
+        )
+        if abs(power) < _SIMPLE:
+            reason = of_inputs
+        if min(abs(power), abs(power - 1.0)) < _SIMPLE:
+            text = reason
+            break
+        if 0.0 < power < 1.0 and not text:
+            text = f"{reason}, and {of_inputs}"
+    return [card_row(f"why {first}", text)] * bool(text)

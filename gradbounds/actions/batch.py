@@ -31,6 +31,8 @@ from gradbounds.layer_summary import (
     card_row,
     expert_rows,
     first_over_last,
+    reasons_of_largest,
+    share_rows,
 )
 from gradbounds.network_text import (
     drawn_lines,
@@ -197,6 +199,7 @@ def predict_batch(
     texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     larger = _of_larger_batch(scale, first_over_last(layers), quick=bool(coarse))
+    reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
     rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -208,6 +211,7 @@ def predict_batch(
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
             "coarse": coarse, "of_larger_batch": larger,
+            "reasons_of_largest": reasons,
         },
         lines=[
             f"Step 1 of a run: {line_text(line, notes)}, "
@@ -218,7 +222,7 @@ def predict_batch(
             *_warnings(asked.text, law), *deviation_lines(line),
             "", "Shares of the squared norm:",
             *table_lines(["", ""], rows)[1:],
-            "",
+            *share_rows(dict(zip(names, table["grad_sq"], strict=True)), stack, layers, "", reasons)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *["  In sampled GPT-2s and Llamas of width 256 to 1024, kinds of matrices were within 5%."]
             * (not stack.experts),

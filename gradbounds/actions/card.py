@@ -45,7 +45,7 @@ from gradbounds.layer_summary import (
     LayerSummary,
     card_row,
     layer_summary,
-    share_row,
+    share_rows,
     squared_norms,
 )
 from gradbounds.network_text import (
@@ -328,8 +328,9 @@ def _ignored(notes: Sequence[Note]) -> list[str]:
 
 
 def _fitted(rows: Sequence[str], notes: Sequence[Note]) -> list[str]:
-    # Wraps the rows of a card. A card that is too long lacks the names of parameters.
-    for each in (_with_parameters(rows, notes), rows):
+    # Wraps the rows of a card. A card that is too long lacks the reasons for matrices, or else also their parameters.
+    kept = [row for row in rows if not row.startswith("  why ")]
+    for each in (_with_parameters(rows, notes), _with_parameters(kept, notes), kept):
         lines = [
             part for row in each for part in _wrapped(row, subsequent_indent=_INDENT if row.startswith("  ") else "  ")
         ]
@@ -564,7 +565,7 @@ def _one_sequence(stack: Stack, table: Columns, *, has_loss: bool) -> list[str]:
         + f" that all differ{ranges}" * (stack.tokens > 1),
         *[card_row("loss", loss) for loss in losses],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *([share_row(shares, stack, table, "")] if norm > 0 else []),
+        *(share_rows(shares, stack, table, "") if norm > 0 else []),
     ]  # fmt: skip
 
 
@@ -609,15 +610,17 @@ def _run_lines(
     if first.result is None:
         squares = squared_norms(table)
         squares["output matrix"] *= gradient_factors(notes).get("Wemb", 1.0)
-        carried = share_row(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
-        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), carried]
+        carried = share_rows(squares, stack, table, f"; one sequence of {tokens_text(stack.tokens)}")
+        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), *carried]
     batch, norms, uniform = first.result.columns(), first.result.columns("layers"), math.log(stack.vocab)
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     added = first.line.loss - uniform
     return [
         *lines, card_row("loss", f"{loss}; ln V = {uniform:.2f}{f', random logits add {added:.2f}' * (added > 0.005)}"),
         card_row("gradient norm", norm),
-        share_row(squares, stack, norms, "; table: below" * first.is_fine),
+        *share_rows(
+            squares, stack, norms, "; table: below" * first.is_fine, first.result.values["reasons_of_largest"]
+        ),
     ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from gradbounds.layer_summary import (
     expert_rows,
     layer_summary,
     profiles,
+    reasons_of_largest,
     relative_updates,
     slowest_step,
 )
@@ -383,7 +384,7 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     known |= dict.fromkeys(card.RATES, {"low": None, "rate": 2.0, "high": None, "rises": None}) | {
         "evidence": card.evidence(Stack(placement="output"), [1.0]), "positions": 64,
     }  # fmt: skip
-    *_, head, rate = card._fitted([*["row"] * 16, *card._rate_lines(known)], [])
+    *_, head, rate = card._fitted(["  why ", *["row"] * 16, *card._rate_lines(known)], [])
     assert head.endswith("3e-4 / 2000 = 1.5e-07); finer: --learning-rate R --warmup-steps N")
     assert rate.endswith(" critical rate 2; its error is not measured in such networks")
 
@@ -849,6 +850,15 @@ def test_the_verdict_follows_from_numbers(summary, option, said):
 
 
 @pytest.mark.parametrize(
+    ("experts", "said"), [(4, "router weights make the backward signal at W2 18x smaller than at WO"), (0, "")]
+)
+def test_the_router_explains_small_gradients_of_experts(experts, said):
+    # Measured: theory's factor at the outputs is 0.98 times that of sampled Qwen3MoeForCausalLM of three sizes.
+    rows = reasons_of_largest(_scale(Stack(placement="pre", experts=experts), WO=(100.0, 100.0), W2=(0.2, 0.3)), 64)
+    assert said in "".join(rows) and bool(rows) == bool(experts)
+
+
+@pytest.mark.parametrize(
     ("loads", "fullest", "numbers"),
     [
         ((0.3, 0.9, 0.5), 0.9, "90 3 30 2 50 4 12 4 3 16 1.2 3"),
@@ -868,6 +878,26 @@ def test_the_fullest_expert_is_that_of_all_layers(loads, fullest, numbers):
     assert layer_summary(stack, table).fullest == fullest
     assert re.findall(r"[\d.]*\d", row) == numbers.split()
     assert ("uneven: " in row) == bool(fullest)
+
+
+def _scale(stack, **parts):
+    """A stand-in for a noise scale with the squared norms of matrices and of biases at their outputs, by layer."""
+    squares, biases = ({name: np.atleast_1d(both[k]) for name, both in parts.items()} for k in (0, 1))
+    sums = {name: part.sum() for name, part in squares.items()} | {f"bias_{n}": b.sum() for n, b in biases.items()}
+    return SimpleNamespace(
+        stack=stack, vectors={f"bias_{name}": np.stack((bias, bias)) for name, bias in biases.items()},
+        grad_sq=lambda _: squares, squares=lambda *_: sums,
+    )  # fmt: skip
+
+
+def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
+    """In layer 1 the gradients differ, in layer 2 the inputs: sums alone give 1.9x, the gradients."""
+    stack = Stack(placement="pre", depth=2, output_projection="random")
+    wo, w2 = ([4.0, 8.0], [4.0, 0.2]), ([1.0, 1.0], [1.0, 0.2])
+    both = "the backward signal at WO's output is 1.4x that at W2, and WO's inputs are 1.8x those of W2"
+    assert reasons_of_largest(_scale(stack, WO=wo, W2=w2), 64) == [f"  why WO           {both}"] and reasons_of_largest(
+        _scale(stack, WV=(wo[0], [1.0, 1.0]), WO=wo, W2=w2), 64
+    ) == [f"  why WO           {both}"]
 
 
 @pytest.mark.heavy
