@@ -17,6 +17,7 @@ from gradbounds.actions import card, compare, learning_rate, remedies
 from gradbounds.actions.batch import Asked, law_of
 from gradbounds.actions.first_line import FirstLine, normal_ranges
 from gradbounds.actions.logged_layers import matrix_of
+from gradbounds.actions.logged_theory import Theory
 from gradbounds.budget import each_once
 from gradbounds.cli import main
 from gradbounds.layer_summary import (
@@ -30,6 +31,7 @@ from gradbounds.layer_summary import (
 )
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 from tests.helpers.printed import found, output
 from theory import Stack, predict
 from theory.configurations import stack_from_config
@@ -39,6 +41,7 @@ from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 
+pytestmark = pytest.mark.usefixtures("predicted_once")
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -941,8 +944,9 @@ def test_coarse_groups_make_a_range_lopsided():
     ("mup:32", 4.2, 1, r"\n\n--learning-rate 0.001 is not predicted: theory has no rule [^\n]*, as muP's do.\n$"),
 ])  # fmt: skip
 @each_once()
-def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, code, loss, exit_code, last):
+def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, monkeypatch, code, loss, exit_code, last):
     """The log's verdict and exit code stay without a rule for the rate; notes are printed once, costs are of both."""
+    monkeypatch.setattr(Theory, "others", lambda *_: [])  # causes, whose predictions take most of the time
     (log := tmp_path / "run.jsonl").write_text(json.dumps({"step": 1, "loss": loss}))
     model, logged = ("--like", "gpt2", *_TINY[:-2], "--drawn-by", code), ("--logged", str(log))
     rate = ("--learning-rate", "1e-3")
