@@ -1,22 +1,28 @@
-"""A fixture by which a file of tests of `--logged` predicts each network once."""
+"""A fixture by which a file of tests predicts and steps each network once, since many cases ask for the same ones."""
+
+from functools import partial
 
 import pytest
 
-from gradbounds.actions import logged_theory
+from gradbounds.actions import card, learning_rate, logged_theory
 from gradbounds.actions.first_line import scale_of_batch
+from gradbounds.budget import Budget
+from theory.first_step.batch_step import batch_steps
+from theory.mean_field.text_law import TextLaw
+
+
+def kept(known, function, *given, **options):
+    """Call a function, or return its earlier result for these arguments, whatever budget they have."""
+    values = [each.key if isinstance(each, TextLaw) else each for each in given if not isinstance(each, Budget)]
+    key = *(tuple(each) if isinstance(each, list) else each for each in values), *options.items()
+    return known[key] if key in known else known.setdefault(key, function(*given, **options))
 
 
 @pytest.fixture(scope="module")
 def predicted_once():
-    """Keep the predictions of networks, since many cases ask for the same ones."""
-    kept = {}
-
-    def once(stack, law, patterns, budget, *, coarse=False, notes=()):
-        key = stack, law and law.key, patterns, coarse, notes
-        if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
-        return kept[key]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logged_theory, "scale_of_batch", once)
+        patch.setattr(logged_theory, "scale_of_batch", partial(kept, {}, scale_of_batch))
+        steps = partial(kept, {}, batch_steps)
+        patch.setattr(card, "batch_steps", steps)
+        patch.setattr(learning_rate, "batch_steps", steps)
         yield

@@ -45,24 +45,20 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     elif not given and defaults.get("rope_type", "default") != "default":
         name, given, defaults = "rope_parameters of the class", defaults, {}  # and no number beside it
     inner = Reading(given)  # whose values are numbers too
-    theta = inner.number("rope_theta", default=None)
-    part = inner.number("partial_rotary_factor", default=None)
-    base = None if layered else r.number("rope_theta", default=None)
-    if theta is not None and base not in (None, theta):
-        r.notes.append(Note.neutral("rope_theta", base, f"{name} sets it to {theta:g}"))
-    base = theta if theta is not None else base
-    if base is None:
-        base = defaults.get("rope_theta", 10_000.0)
-        if defaults:
-            r.notes.append(Note("rope_theta", base, "default", "the file has none"))
-    share = None if layered else r.number("partial_rotary_factor", default=None)
-    if part is not None and share not in (None, part):
-        r.notes.append(Note.neutral("partial_rotary_factor", share, f"that of {name}, {part:g}, is what counts"))
-    share = part if part is not None else share
-    if share is None:
-        share = defaults.get("partial_rotary_factor", 1.0)
-        if share != 1.0:
-            r.notes.append(Note("partial_rotary_factor", share, "default", "the file has none"))
+
+    def of_layers(key: str, usual: float) -> float:
+        # Return a number of the rotations: from their object, else from beside it, else the default.
+        within, beside = inner.number(key, default=None), None if layered else r.number(key, default=None)
+        if within is not None and beside not in (None, within):
+            r.notes.append(Note.neutral(key, beside, f"{name} sets it to {within:g}"))
+        known = beside if within is None else within
+        if known is not None:
+            return known
+        if defaults.get(key, 1.0) != 1.0:
+            r.notes.append(Note(key, defaults[key], "default", "the file has none"))
+        return float(defaults.get(key, usual))
+
+    base, share = of_layers("rope_theta", 10_000.0), of_layers("partial_rotary_factor", 1.0)
     turned = r.number("rotary_dim", default=None) if r.knows("rotary_dim") else None
     width = fields.get("head_width", r.in_file["width"] // fields["heads"])
     if turned is not None and turned > width:

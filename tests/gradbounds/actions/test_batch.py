@@ -163,6 +163,8 @@ def test_a_batch_of_text(tmp_path, capsys):
     of_keys = ["--query-key-scale", "1", "--patterns", "2"]
     said = output(capsys, *line, *of_keys, "--text", str(tmp_path / "text.txt"))
     assert re.search(r"Two labels are equal with(?s:.*)\n  The norms of W\^K above layer 1 ", said)
+    assert "The file contains words instead of token ids." in said
+    assert "One token makes up 50% of the text." in said
     for given, message in (
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
@@ -296,15 +298,6 @@ def test_a_small_vocabulary_has_no_english_law(tmp_path, capsys):
     ) == 0 and (capsys.readouterr().out.count("equal with probability") == 1)
 
 
-def test_a_text_of_words_and_one_of_spaces_are_warned_of(tmp_path, capsys):
-    (file := tmp_path / "config.json").write_text(json.dumps(GPT2))
-    line = ["--config", str(file), "--tokens", "16", "--batch", "64", "--patterns", "4", "--text"]
-    (tmp_path / "words").write_text("the cat and a dog saw it all go by " * 20)
-    (tmp_path / "counts").write_text("6 1 1 1 1 1")
-    assert "instead of token ids" in output(capsys, *line, str(tmp_path / "words"))
-    assert "One token makes up 55% of the text" in output(capsys, *line, f"counts:{tmp_path / 'counts'}")
-
-
 def test_vectors_of_families():
     assert BIASES.keys() <= FAMILIES.keys()
     llama, notes = stack_from_config(like="llama-3-8b")
@@ -345,12 +338,6 @@ def test_gradients_of_a_matrix_that_the_model_multiplies():
     drawn = stack_from_config(file, drawn_by="mup:16")[1]  # which halves the logits too
     assert gradient_factors(drawn)["Wemb"] == pytest.approx(1 / 256)
     assert logit_multiplier(notes) == pytest.approx(1 / 8)
-
-
-def test_what_it_takes_is_said_and_held(capsys):
-    llama = ("predict", "--like", "llama-3-8b", "--tokens", "4096", "--batch", "64")
-    assert main([*llama, "--max-time", "1s"]) == 2
-    assert "more than the 1 s of --max-time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from gradbounds.layer_summary import (
 )
 from gradbounds.network_text import number_text, with_cosines
 from tests.helpers.evidence_file import FOLDER
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 from tests.helpers.printed import found, output
 from theory import Stack, predict
 from theory.configurations import stack_from_config
@@ -40,6 +41,7 @@ from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import Cost
 from theory.mean_field.prediction import own_token
 
+pytestmark = pytest.mark.usefixtures("predicted_once")
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
