@@ -121,7 +121,7 @@ def layer_summary(
         known_as = f"alike above {NEARLY_EQUAL}" + f": {'~' * coarse}{count} layers" * bool(count)
         residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
     lines = [
-        f"Layers: gradient norm of layer 1 / layer {last} (1x = equal; SGD's steps differ as much), "
+        f"Layers: gradient norm and SGD's step, layer 1 / layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack.tokens)}'}",
         card_row(
             "by matrix",

@@ -192,7 +192,7 @@ class FirstStepOfRun:
         cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
         if (is_within or batch) and asked.text is not None:
             change = max(  # one of both follows
-                stack.composition.input_norm * _OF_ESTIMATE * min(quick.seconds, SHORT_SECONDS),
+                stack.composition.input_norm * _OF_ESTIMATE * quick.seconds * (quick.seconds <= SHORT_SECONDS),
                 cost_of_option(stack, text, limits["patterns"]).seconds,
             )
             cost += replace(quick, seconds=_OF_ESTIMATE * (not batch) * quick.seconds + change)

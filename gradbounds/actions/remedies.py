@@ -61,10 +61,8 @@ FEWEST_TOKENS = 128
 FEW_SAMPLES = 4
 
 # Seconds by the estimate, at most, of a batch for which an option is predicted, which takes a fifth of it, of a
-# change's batch, and of a batch in the search for an option. Where a batch takes longer, there are as many tokens in
-# shorter sequences, or else the change is that of one sequence. With embeddings of 20 and 50, ratios of Qwen3-30B-A3B
-# for 160 tokens are within 4% of those for 40960 (WK: 20%), and of Qwen2.5-7B and Mixtral-8x7B for 512 tokens within
-# 1% (WK: 29%), norms within 1%.
+# change's batch, and of a batch in the search for an option. Where a batch takes longer, the option's has shorter
+# sequences, and the card has no change for SGD.
 _CHANGE_SECONDS, SHORT_SECONDS, _SEARCH_SECONDS = 6.0, 3.0, 1.0
 
 # The usual number of tests in the search for an option, and the part of a prediction that a test takes: it has no
@@ -189,7 +187,7 @@ def change_of_batch(
     The numbers are those of `predict --compare`.
 
     Args:
-        asked: the network and its text; its sequences may be shorter than those of `run`.
+        asked: the network and its text.
         batch: number of sequences.
         of: further description of the network.
         run: result of `predict_batch` without the change.
@@ -220,24 +218,24 @@ def change_of_step(
 ) -> Remedy | None:  # fmt: skip
     """Return one change that makes the layers of step 1 even; None with an option, which changes embeddings as well.
 
-    Changes are tested for one sequence, and the best one for the batch. If that takes long, its sequences are halved,
-    to at least `FEWEST_TOKENS`, and there are twice as many. Where the changed tied network fails for the batch, it is
-    untied. Without a text, the change is that of one sequence, if it was searched for.
+    Changes are tested for one sequence, and the best one for the batch. If a batch takes more than `SHORT_SECONDS`, the
+    result is None: only SGD has a use for the change, and it took a quarter of the card of Llama 3 8B. Where the
+    changed tied network fails for the batch, it is untied. Without a text, the change is that of one sequence, if it
+    was searched for.
     """
     if not text:
         return single.values["evened_by"]
     stack, table = single.values["stack"], single.columns()
     if furthest(table if run is None else run.columns("layers")) < UNEVEN or option:
         return None
+    if run and quick_cost(run.values["stack"], law_of(stack, text), limits["patterns"]).seconds > SHORT_SECONDS:
+        return None
     budget = Budget.of(limits["max_time"], limits["memory"])
     whole_way = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
     change, _ = remedy(stack, table, budget, whole_way)
     if not (change and run):
         return change
-    if (whole := _shortened(run.values["stack"], text, limits["patterns"], SHORT_SECONDS)) is None:
-        return change
-    sequences = run.values["batch"] * run.values["stack"].tokens // whole.tokens
-    of_batch = Asked({**given, "tokens": whole.tokens}, text), sequences, of, run
+    of_batch = Asked({**given, "tokens": run.values["stack"].tokens}, text), run.values["batch"], of, run
     untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
     larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
     advised: Remedy | None = None
@@ -245,15 +243,6 @@ def change_of_step(
         if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
             advised = change_of_batch(*of_batch, words, values, **limits) or advised
     return advised
-
-
-def _shortened(stack: Stack, text: str, patterns: int | None, seconds: float) -> Stack | None:
-    # Return the network with its sequences halved until a batch takes the seconds; None if that is too short.
-    while seconds < quick_cost(stack, law_of(stack, text), patterns).seconds:
-        stack = replace(stack, tokens=stack.tokens // 2)
-        if stack.tokens < FEWEST_TOKENS:
-            return None
-    return stack
 
 
 def cost_of_option(stack: Stack, text: str, patterns: int | None) -> Cost:
@@ -271,7 +260,9 @@ def cost_of_option(stack: Stack, text: str, patterns: int | None) -> Cost:
 
 def _of_search(stack: Stack, text: str, patterns: int | None) -> tuple[Stack, bool]:
     # Return the network with the sequences of the search for an option, and whether whole sequences are quick enough.
-    short = _shortened(stack, text, patterns, _SEARCH_SECONDS) or replace(stack, tokens=FEWEST_TOKENS)
+    short = stack
+    while short.tokens > FEWEST_TOKENS and quick_cost(short, law_of(short, text), patterns).seconds > _SEARCH_SECONDS:
+        short = replace(short, tokens=max(FEWEST_TOKENS, short.tokens // 2))
     return short, quick_cost(stack, law_of(stack, text), patterns).seconds <= _CHANGE_SECONDS
 
 
@@ -358,7 +349,7 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
         return [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
-    text = "no tested change halves the layers' difference (log scale); all, with costs: --compare"
+    text = "changes that even out the layers, with their costs: --compare"
     if change:
         what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}: {change.words}"
         text = f"{what}{_cost_text(change.added, depth)} --compare {' '.join(as_flags(change.values))}"

@@ -128,8 +128,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
 
     own = batch["card"]["lines"]
     assert len(own) <= 18 and "tokens, the context of the configuration, Zipf's law" in " ".join(own)
-    theirs = ("Step 1", "Layers: ", "  of squared norm", "Learning rate", "  AdamW  ")
-    assert {line for line in card if not line.startswith(theirs)} <= {*rows_of(own)}, "one estimate for both"
+    assert {
+        line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm", "Learn", "  AdamW "))
+    } <= {*rows_of(own)}, "one estimate for both"
     assert any(line.startswith("Learning rate of step 1: not computed here; --learning-rate R prints") for line in own)
     said = output(capsys, *model, "--batch", "1000")
     assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)table: below(?s:.*)\nStep 1 of a run: ", said)
@@ -903,28 +904,25 @@ def test_a_reason_separates_gradients_from_inputs_layer_by_layer():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("tokens", [(), ("--tokens", "128")], ids=str)
 @each_once()
-def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypatch):
-    # Sequences of 256 tokens whose change takes long are compared at half as many, twice as often.
-    model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0", *tokens)
-    monkeypatch.setattr(remedies, "quick_cost", lambda stack, *_: Cost(9.0 * (stack.tokens > 128)))
-    whole = found(capsys, *model, *[*tokens[:1], "256"][: len(tokens)])
+def test_the_advised_change_has_the_numbers_of_compare(capsys, monkeypatch):
+    model = ("--like", "llama-3-8b", *_TINY, "--depth", "6", "--kv-heads", "0")
+    whole = found(capsys, *model)
     row, change = " ".join(" ".join(whole["card"]["lines"]).split()), whole["evened_by"]
     flag = re.search(r"to even out the layers: [^:]* 0.02 -> \S+; cost: .*?; --compare (\S+)", row)[1]
-    compared = found(capsys, *model, *["--batch", "128"][: len(tokens)], "--compare", flag)
+    compared = found(capsys, *model, "--compare", flag)
     before, after = compared["numbers"], compared["compared"][0]["numbers"]
     shares = [1 - each["stream's rms, last / first layer"] ** -2 for each in (before, after)]
-    assert change["added"] == pytest.approx(shares, rel=0.5 if tokens else 0.05)
+    assert change["added"] == pytest.approx(shares, rel=0.05)
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
-    assert (
-        change["first_over_last"] == pytest.approx(max(*ratios, 1 / min(ratios)), rel=0.02)
-        and main(["predict", *model, "--compare"]) == 0
-    )
+    assert change["first_over_last"] == pytest.approx(max(*ratios, 1 / min(ratios)), rel=0.02)
+    assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
         rf"\n  {flag} .*(?s:.*)\n  placement=keel (?s:.*)\nAdvised",
         capsys.readouterr().out,
     )
+    monkeypatch.setattr(remedies, "quick_cost", lambda *_: Cost(9.0))
+    assert value_of(found(capsys, *model)["card"]["lines"], "if you use SGD").startswith("changes that even out")
 
 
 def test_a_list_of_changes_begins_with_the_option_of_the_card(capsys, monkeypatch):
@@ -954,8 +952,9 @@ def test_coarse_groups_make_a_range_lopsided():
     # A bound on the loss's deviation gives a range of more than 19 of 20 runs.
     assert normal_ranges(line, (), texts=False)[1].startswith("2.46 to 4.83 in 19 of 20 runs, before clipping (3.45; ")
     assert normal_ranges(line, (), texts=False)[0] == "10.80 to 11.20 in 19 of 20 runs (mean 11.00)"
-    bound = normal_ranges(replace(line, is_bound=True), (), texts=False)[0]
-    assert bound == "10.80 to 11.20 (mean 11.00 +- 0.10, one standard deviation at most)"
+    assert normal_ranges(replace(line, is_bound=True), (), texts=False)[0] == (
+        "10.80 to 11.20 (mean 11.00 +- 0.10, one standard deviation at most)"
+    )
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1] == (
         "2.35 to 5.31 in 19 of 20 runs, before clipping (3.45; with errors of text, theory, quick estimate)"
     )
