@@ -8,7 +8,6 @@ from typing import Any
 from theory.configurations.experts import experts
 from theory.configurations.family import (
     ACTIVATION,
-    ACTIVATIONS,
     LENGTH,
     Family,
     Rule,
@@ -120,12 +119,6 @@ def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
         fields["query_key_norm"] = "head"
         if fields["normalization"] == "layer":
             r.say("norms of queries and keys", "LayerNorm", _CENTRED)
-
-
-def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
-    r.neutral("its code always divides logits by sqrt(d_k)", "scale_attn_weights")
-    if r.left.get("rotary") is True:
-        r.neutral("the model's class always does this", "rotary")
 
 
 def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
@@ -278,16 +271,15 @@ def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
         ValueError: the activation is not known.
     """
     fields["_matrices"] = 0.02
-    fields["activation"] = {"gelu": "gelu_tanh"}.get(name := r.take("afn"), name)
-    if fields["activation"] not in ACTIVATIONS.values():
-        raise ValueError(f"afn must be one of relu, silu, gelu, swish, got {name!r}.")
+    activation = activation_of(r, "afn")
+    fields["activation"] = "gelu_tanh" if activation == "gelu" else activation
 
 
 _LLAMA = Family({"placement": "pre", "normalization": "rms", "ffn": "gated", "mask": "causal"})
 _NORMED = _LLAMA.but(normalization="layer")
 _PLAIN = _NORMED.but(ffn="plain")
 _GPT2 = _PLAIN.but(_gpt2, depth_scaling="depth", positions="learned")
-_GPTJ = _PLAIN.but(_old_code, layout="parallel")
+_GPTJ = _PLAIN.but(_always(scale_attn_weights=True), layout="parallel")
 _GEMMA = _LLAMA.but(_gemma)
 _HUNYUAN = _LLAMA.but(
     stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"

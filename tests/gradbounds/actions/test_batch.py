@@ -95,10 +95,9 @@ def test_a_factor_on_logits_divides_the_norm_of_the_stored_matrix(tmp_path, caps
         "residual_multiplier": 0.22, "logits_scaling": 6.0, "rms_norm_eps": 1e-6,
     }  # fmt: skip
     for is_tied, norm in ((False, 0.140), (True, 0.154)):
-        (tmp_path / "config.json").write_text(json.dumps(granite | {"tie_word_embeddings": is_tied}))
-        file = tmp_path / "config.json"
-        of = Description(config=str(file))
-        step = batch.predict_batch(batch.Asked({"tokens": 64}, "zipf:1"), 32, of, patterns=2, max_time=None)
+        (file := tmp_path / "config.json").write_text(json.dumps(granite | {"tie_word_embeddings": is_tied}))
+        asked, of = batch.Asked({"tokens": 64}, "zipf:1"), Description(config=str(file))
+        step = batch.predict_batch(asked, 32, of, patterns=2, max_time=None)
         assert step.values["line"].norm == pytest.approx(norm, abs=0.01)
     model = ["predict", "--config", str(file), "--tokens", "64"]
     said = output(capsys, *model[1:], "--batch", "32", "--text", "zipf:1", "--learning-rate", "1e-3")

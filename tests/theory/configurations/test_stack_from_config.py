@@ -149,20 +149,22 @@ def test_sizes_may_be_written_as_floats():
 
 
 def test_a_class_without_a_field_of_units_has_four_times_the_width():
-    """GPT-1's, whatever another family calls it."""
-    gpt = GPT2 | {"model_type": "openai-gpt"}
-    assert stack_from_config(gpt | {"intermediate_size": 128})[0].ffn_ratio == 4.0
+    """GPT-1's, whatever another family calls it; its activation may be "swish"."""
+    stack = stack_from_config(GPT2 | {"model_type": "openai-gpt", "intermediate_size": 128, "afn": "swish"})[0]
+    assert stack.ffn_ratio == 4.0
+    assert stack.activation == "silu"
 
 
 def test_fields_of_older_code_that_say_what_the_class_does():
-    """StarCoder 2's, DistilBERT's and Cohere 2's files have them."""
+    """StarCoder 2's, GPT-J's, DistilBERT's and Cohere 2's files have them."""
     for family, others in {
+        "gptj": {"rotary": True, "rotary_dim": 16, "scale_attn_weights": True},
         "starcoder2": {"norm_type": "layer_norm", "mlp_type": None},
         "distilbert": {"tie_weights_": True},
         "cohere2": {"rotary_pct": 1.0, "use_parallel_block": True, "layer_switch": 4},
         "gemma": {"head_dim": 16, "hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"},
     }.items():
-        sizes = {"dim": 64, "n_heads": 4, "n_layers": 3} if family == "distilbert" else LLAMA
+        sizes = {"distilbert": {"dim": 64, "n_heads": 4, "n_layers": 3}, "gptj": GPT2}.get(family, LLAMA)
         kinds = noted({**sizes, "model_type": family, "vocab_size": 96, "num_key_value_heads": None, **others})[1]
         assert {kinds.get(name, "neutral") for name in others} <= {"neutral"}, family
 
