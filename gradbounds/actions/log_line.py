@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradbounds.actions.log_names import APART, PARAMETER, bare, is_rate, losses, norms, plain, step_of, unwrapped
+from gradbounds.actions.log_names import APART, PARAMETER, bare, losses, norms, plain, step_of, unwrapped
 from gradbounds.actions.log_records import log_records
 
 # Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
 _SKIPPED = ("overflow", "skipped iterations", "skipped")
+_RATES = ("lr", "learning rate")
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 
 
@@ -165,7 +166,8 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
         {unwrapped(name): value for name, value in numbers.items() if PARAMETER.search(name)},
         next((name for name in of_norm if name != bare(name)), ""), is_of_bits=is_of_bits,
         apart={name: value for name, value in numbers.items() if APART.search(plain(name)) and 0 < value < math.inf},
-        rate=next((value for name, value in numbers.items() if is_rate(name) and 0 < value < math.inf), None),
+        rate=next((value for name, value in numbers.items()
+                   if plain(name.rpartition("/")[2]) in _RATES and 0 < value < math.inf), None),
     )  # fmt: skip
 
 

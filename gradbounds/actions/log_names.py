@@ -77,15 +77,6 @@ def is_clipped(name: str) -> bool | None:
     return None if word is None else word[1] is None
 
 
-def is_rate(name: str) -> bool:
-    """Return whether a logged number's name says that it is a learning rate.
-
-    >>> is_rate("train/learning_rate"), is_rate("lr"), is_rate("rate")
-    (True, True, False)
-    """
-    return plain(name.rpartition("/")[2]) in ("lr", "learning rate")
-
-
 def bare(name: str) -> str:
     """Return the name of a logged norm without the words for "squared" and "clipped".
 
