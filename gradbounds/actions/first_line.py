@@ -85,6 +85,7 @@ class FirstLine:
         positions: number of positions in the batch.
         own_logit: mean logit of a position's own token with tied embeddings, in Pre-LN networks; 0 elsewhere.
         matrices: distances of the proportions of a log's matrix norms from their predictions, in standard deviations.
+        fall: decrease of the loss by AdamW's step 1 at the learning rate of a log; NaN if it was not predicted.
     """
 
     loss: float
@@ -99,6 +100,7 @@ class FirstLine:
     positions: int = 0
     own_logit: float = 0.0
     matrices: tuple[float, ...] = ()
+    fall: float = math.nan
 
     @property
     def log_deviation(self) -> float:

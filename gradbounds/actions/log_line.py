@@ -10,6 +10,7 @@ from gradbounds.actions.log_records import log_records
 
 # Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
 _SKIPPED = ("overflow", "skipped iterations", "skipped")
+_RATES = ("lr", "learning rate")
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 
 
@@ -28,6 +29,8 @@ class LogLine:
         is_of_bits: whether the log states the loss in bits, as its perplexity shows.
         apart: auxiliary losses and the loss scale by name.
         without_loss: an earlier step that the log has without a loss; None if there is none.
+        rate: learning rate of the step; None if the log has none.
+        fall: loss of this step minus loss of the next one; None if the log lacks one of them.
     """
 
     loss: float | None
@@ -40,6 +43,8 @@ class LogLine:
     is_of_bits: bool = False
     apart: Mapping[str, float] = field(default_factory=dict)
     without_loss: int | None = field(default=None, compare=False)
+    rate: float | None = field(default=None, compare=False)
+    fall: float | None = field(default=None, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -112,7 +117,9 @@ def first_record(path: str | Path) -> LogLine:
             if (first.step, first.norm, step) == (0, None, 1) and 0 < (line.norm or 0.0) < math.inf:
                 # Step 0 was an evaluation, unless an update changed the loss by more than 1%, and so the norm.
                 first = line if abs(line.loss - (first.loss or 0.0)) < 0.01 * line.loss else first
-            first = replace(first, steps=every if step == 2 * every else 1)
+            is_next = first.step is not None and step == first.step + 1
+            fall = first.loss - line.loss if is_next and first.loss is not None else None
+            first = replace(first, steps=every if step == 2 * every else 1, fall=fall)
             break
         for name in _SKIPPED:
             if name in numbers and math.isfinite(numbers[name]):
@@ -159,6 +166,8 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
         {unwrapped(name): value for name, value in numbers.items() if PARAMETER.search(name)},
         next((name for name in of_norm if name != bare(name)), ""), is_of_bits=is_of_bits,
         apart={name: value for name, value in numbers.items() if APART.search(plain(name)) and 0 < value < math.inf},
+        rate=next((value for name, value in numbers.items()
+                   if plain(name.rpartition("/")[2]) in _RATES and 0 < value < math.inf), None),
     )  # fmt: skip
 
 

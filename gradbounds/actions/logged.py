@@ -17,8 +17,8 @@ from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_causes import (
     BEYOND,
     DRAWN_BY,
-    MOST_CAUSES,
     TRAINED,
+    UNLIKELY,
     WITH_TEXT,
     Cause,
     combined_causes,
@@ -40,7 +40,6 @@ from simulate.counts import check_count
 from theory.configurations import Note
 from theory.configurations.training_codes import TRAINING_CODES
 
-_WITH = re.compile(rf"{re.escape(WITH_TEXT)}(\S+(?: to \S+)?).*")
 # What a repeated step 1 shows under a cause, by words of the cause.
 _REPEATED = {
     "one device's gradient": "if the norm is of one device's gradient, one device with the whole batch has the "
@@ -58,6 +57,7 @@ _HARMS = {
     "gradient (is|are) |^the loss is a ": "AdamW's step stays the same except for epsilon, clipping at norm 1 acts "
     "from a norm of {1:.2g} on, and SGD without clipping moves {0:.2g} times as far",
 }
+_MOST_LINES = 5  # of causes
 _TRAINED = ", so the weights are trained"
 _FINE, _LOW, _ALONE = (
     "Step 1 is as predicted",
@@ -103,7 +103,8 @@ def predict_logged(
             is_fine, verdict, causes = _judged(
                 theory, healthy, read, layers, given, notes, is_free=is_default or text is None
             )
-            if theory.is_sure([healthy, *(cause for cause in causes if cause.is_text)], read.line):
+            texts = [cause for cause in causes if cause.is_text and not cause.is_fitted]
+            if theory.is_sure([healthy, *texts], read.line):
                 break
     norms = norms_of_texts(stack, text, healthy.line)
     facts = [f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.", *read.lines]
@@ -179,7 +180,11 @@ def _judged(
     printed, stack = read.line, theory.stack
     if printed.loss is None and printed.norm is None:
         return None, [_ALONE], []
-    if replace(healthy, line=replace(healthy.line, matrices=())).explains(printed):
+    fine = replace(healthy, line=replace(healthy.line, matrices=()))
+    healthy = replace(healthy, line=theory.with_fall(stack, notes, healthy.line, printed))
+    if fine.explains(printed):
+        if lines := _open_lines(healthy, theory, printed):
+            return None, lines, []
         far = far_lines(layers, _FINE)
         rare = "; ".join(off_words(healthy, printed))
         return not far, far or [f"{_FINE}{', though outside 19 of 20 runs: ' * bool(rare)}{rare}."], []
@@ -191,16 +196,13 @@ def _judged(
     theory.coarsen(healthy, notes)
     texts = theory.texts(healthy, notes, printed, missing) if is_free else []
     others = [*theory.others(given, printed, missing)]
-    nearest = min((each.distance(printed) for each in texts), default=math.inf)
-    alone = {each.kind: each for each in sorted([*causes, *others], key=lambda each: -each.distance(printed))
+    alone = {each.kind: each for each in sorted([*causes, *others], key=lambda each: -each.surprise(printed))
              if each.explains(printed)}  # fmt: skip
-    # A cause with a text is dropped if the nearest text alone is more likely by the factor of a 99% limit, about 28.
     causes = [
-        *(each for each in (theory.with_texts(healthy, others, read, alone) if is_free else [])
-          if each.distance(printed) < math.hypot(nearest, BEYOND)),
+        *(theory.with_texts(healthy, others, read, alone) if is_free else []),
         *causes, *others, *combined_causes(others, read, stack, theory.batch),
     ]  # fmt: skip
-    ranked = sorted([*texts, *causes], key=lambda each: (each.is_fitted, not each.is_text, each.distance(printed)))
+    ranked = _ranked([*texts, *causes], printed)
     off, ratio = healthy.offs(printed)[0], (printed.norm or healthy.line.norm) / healthy.line.norm
     # No text moves the loss further, and the norm of a batch of equal tokens is the root of their number times larger.
     is_missing = (
@@ -215,6 +217,11 @@ def _judged(
         rest += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
     low = _LOW.format(uniform - loss, uniform, uniform - lowest) * (loss < lowest)
     return None if doubts else False, [f"{low}{first}", *rest], ranked
+
+
+def _ranked(causes: Sequence[Cause], printed: LogLine) -> list[Cause]:
+    # Sort causes, the likeliest first, after texts like those of --text english or code.
+    return sorted(causes, key=lambda each: (each.is_fitted or not each.is_text, each.surprise(printed)))
 
 
 def _trained_lines(share: float, printed: LogLine, causes: Sequence[Cause]) -> list[str]:
@@ -235,18 +242,13 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     decide = f"\nTo decide, {'; and '.join(doubts)}." * bool(doubts)
     lines = [f"Step 1: {verdict}: {'; '.join(off_words(healthy, printed))}.{decide}"]
     kinds = dict[str, Cause]()
-    for cause in sorted(ranked, key=lambda each: not each.is_text):
+    for cause in (ranked := _ranked(ranked, printed)):
         if cause.explains(printed):
             kinds.setdefault(cause.kind, cause)
-    groups = dict[str, list[Cause]]()
-    for cause in kinds.values():
-        groups.setdefault(cause.group, []).append(cause)
-    near = sorted(
-        sorted(kinds.values(), key=lambda each: each is not groups[each.group][0])[:MOST_CAUSES],
-        key=lambda each: (
-            not each.is_text or each.is_fitted, ", and " in each.words, each.is_text, each.distance(printed)
-        ),
-    )  # fmt: skip
+    least = min((cause.surprise(printed) for cause in kinds.values()), default=0.0)
+    near = [each for each in kinds.values() if each.is_text or each.surprise(printed) <= least + UNLIKELY]
+    near = sorted(near, key=lambda each: not each.is_text)[:_MOST_LINES]  # a text decides the verdict
+    near.sort(key=ranked.index)
     if not near:
         return [
             *lines, f"None of {tested} tested causes explains these numbers.",
@@ -256,24 +258,19 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "gradbounds probe.",
         ]  # fmt: skip
     numbers = has_line({"loss": printed.loss, "gradient norm": printed.norm})
-    # The other causes of a group, after its nearest.
-    also = {
-        group[0].kind: "; ".join(_WITH.sub(r" (with a text: \1)", each.words) for each in group if each not in near)
-        for group in groups.values()
-    }
-    listed = "; ".join(f"{cause.words}; {also.get(cause.kind)}" for cause in near)
+    listed = "; ".join(cause.words for cause in near)
     shown_by = [what for words, what in _REPEATED.items() if words in listed]
     lines += [
-        f"Causes that may explain {numbers}{healthy.words} ({tested} tested; "
-        f"{'a text, then the nearest' if near[0].is_text else 'single causes first, by nearness'}"
-        f"{'; with a text: the probability that two of its tokens are equal' * ('(with a text' in listed)}):",
+        f"Causes that may explain {numbers}{healthy.words} ({tested} tested, "
+        f"{'a text, then ' * near[0].is_text}the likeliest first):",
         *(
             f"  {cause.words}: loss {number_text(cause.line.loss, cause.line.loss_deviation)}"
             f", gradient norm {number_text(cause.line.norm, cause.line.norm_deviation)}"
-            + f"; the nearest of {cause.tried} tested values" * (cause.tried > 1)
-            + f"\n    or: {also.get(cause.kind)}" * bool(also.get(cause.kind))
+            + f"; the nearest of {cause.tried} tested values"
+            * (cause.tried > 1)
             for cause in near
         ),
+        *_fall_lines([healthy, *ranked], replace(printed, norm=None)),
     ]
     codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))]
     return [
@@ -283,6 +280,41 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         *["This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
           f"{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by)),
     ]  # fmt: skip
+
+
+def _open_lines(healthy: Cause, theory: Theory, printed: LogLine) -> list[str]:
+    # State why a step that is as predicted is undecided: the next loss contradicts it, or texts differ too much.
+    fall, error = healthy.fall(printed)
+    if abs((printed.fall or 0.0) - fall) > BEYOND * error:
+        return [
+            "Step 1: undecided: loss and gradient norm are as predicted, but the fall of the loss to step 2 is not.\n"
+            "Either other code initializes the weights (--drawn-by), or the optimizer is not AdamW, or the rate is "
+            "not step 1's.",
+            *_fall_lines([healthy], printed),
+        ]
+    if theory.spread and printed.norm is not None and BEYOND * healthy.line.log_deviation > math.log(2.0):
+        return [
+            "Step 1: undecided: such texts differ so much that a norm of twice or half the prediction is not seen.\nTo "
+            "decide, repeat with --text FILE, the token ids of your batch."
+        ]
+    return []
+
+
+def _fall_lines(causes: Sequence[Cause], printed: LogLine) -> list[str]:
+    # Compare the fall of the loss from step 1 to 2 with its prediction, for the network and other codes' weights.
+    falls = {
+        f"with {f'--drawn-by {code[1]}' if code else 'these weights'}": cause.fall(printed)
+        for k, cause in enumerate(causes)
+        for code in [re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)$", cause.words)]
+        if not math.isnan(cause.line.fall) and (not k or code)
+    }
+    if not falls:
+        return []
+    each = ", ".join(f"{fall:.2g} +- {error:.2g} {words}" for words, (fall, error) in falls.items())
+    return [
+        f"From step 1 to 2 the loss falls by {printed.fall:.3g}; theory, for AdamW at the logged rate "
+        f"{printed.rate:.3g}: {each}."
+    ]
 
 
 def _harm_lines(causes: Sequence[Cause], norm: float) -> list[str]:

@@ -165,6 +165,7 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
             words.append(f"the total norm before clipping to {of.threshold:g}, and all other norms after it")
     read = replace(
         line, loss=None if line.loss is None else share * line.loss, norm=whole,
+        fall=None if line.fall is None else share * line.fall,
         parameters={name: value * times for name, value in parameters.items()},
     )  # fmt: skip
     settled = {

@@ -16,6 +16,7 @@ from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.log_names import plain
 from gradbounds.actions.logged_as import Reading
 from theory import Stack
+from theory.first_step.batch_step import ERRORS
 
 BEYOND = 2.58
 """The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
@@ -23,18 +24,22 @@ THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Usual loss scales of half precision, and usual weights of auxiliary losses.
 _LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
 MOST_CAUSES = 3
-"""The largest number of printed causes."""
+"""The largest number of printed causes of a difference between two logs."""
+UNLIKELY = 2.0 * math.log(20.0)
+"""The difference of `Cause.surprise` from the likeliest cause's above which a cause is not printed: 20 times."""
+# How much less often than other causes a rare one is assumed: a squared norm, a fitted number, or two causes at once.
+_RARE = 50.0
+# The standard deviation of the loss's fall in step 1 from theory, of which 9 of 10 are within 25%.
+_OF_FALL = ERRORS["gain"] / 1.645
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 DRAWN_BY = "weights are initialized by"
 """The first words of a cause in which other code draws the weights."""
 WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with probability "
 """The words between a cause and the probability of equal tokens in the text with which it explains a log."""
-# Causes that a log hardly tells apart without its text, by a pattern of their words. Two causes at once end the first
-# group, because one of them explains the norm as well.
-_GROUPS = {"norm": "the (gradient is|norm) |.*, and ", "weights": rf"{DRAWN_BY}|all weights|W\^O|embeddings"}
-# A number, or a range with the nearest number.
-_NUMBERS = re.compile(r"\b\d[\d.]*(?: to \d[\d.]* \(nearest: [\d.]+\))?")
+_FACTORS = {"half": 0.5, "twice": 2.0}
+# A number, or one of the tested factors of all weights' standard deviation.
+_NUMBERS = re.compile(r"\b\d[\d.]*|\bhalf\b(?= their)|\btwice\b(?= their)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,10 @@ class Cause:
         words: description of the cause.
         line: loss and norm that the cause predicts; the norm is NaN if the loss alone refutes the cause.
         tried: how many values of a number were tried; the description contains the nearest.
-        is_fitted: whether a free number or a second cause, other than a text, lets it explain many logs; such causes
-            are chosen last.
-        text_off: distance of the text's ln kappa from the mean of usual texts, in standard deviations; 0 for the
-            predicted text.
+        is_fitted: whether a free number or a second cause, other than a text, lets it explain many logs; or whether a
+            text is unlike all measured ones.
+        text_off: root of −2 ln of the text's prior probability, divided by that of the likeliest text.
+        is_usual: whether the text repeats tokens as usual texts do.
     """
 
     words: str
@@ -56,15 +61,30 @@ class Cause:
     tried: int = 1
     is_fitted: bool = False
     text_off: float = 0.0
+    is_usual: bool = True
 
     def offs(self, logged: LogLine) -> tuple[float, ...]:
         """Return how many standard deviations the logged loss, norm and matrices are from this cause's predictions.
 
-        The norm is compared by its logarithm, and matrices by the proportions of their norms.
+        The norm is compared by its logarithm, and matrices by the proportions of their norms. Last is the loss's fall
+        in step 1, if it is predicted.
         """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         norm = math.nan if logged.norm is None else logged.norm / self.line.norm
-        return loss, 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation, *self.line.matrices
+        off = 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation
+        fall, error = self.fall(logged)
+        return loss, off, *self.line.matrices, *[((logged.fall or 0.0) - fall) / error] * (not math.isnan(fall))
+
+    def fall(self, logged: LogLine) -> tuple[float, float]:
+        """Return the predicted fall of the loss from step 1 to step 2, and its standard deviation; NaN if unknown.
+
+        AdamW's fall is proportional to the norm, so that the logged norm decides between texts. The two batches' losses
+        differ by at most the root of 2 times the deviation of the loss over networks, labels and texts.
+        """
+        if math.isnan(self.line.fall):
+            return math.nan, math.nan
+        fall = self.line.fall * (logged.norm or self.line.norm) / self.line.norm
+        return fall, math.hypot(_OF_FALL * fall, 2.0**0.5 * self.line.loss_deviation)
 
     def explains(self, logged: LogLine) -> bool:
         """Return whether all logged numbers are within 2.58 standard deviations of this cause's predictions."""
@@ -78,14 +98,8 @@ class Cause:
     @property
     def kind(self) -> str:
         """Return the words without their numbers; all codes that initialize weights are one kind."""
-        single = re.sub(r" \([^()]* with other texts: --text FILE\)$", "", self.words.partition(WITH_TEXT)[0])
+        single = re.sub(r" \([^()]* with other texts\)$", "", self.words.partition(WITH_TEXT)[0])
         return DRAWN_BY if single.startswith(DRAWN_BY) and ", and " not in single else _NUMBERS.sub("N", single)
-
-    @property
-    def group(self) -> str:
-        """Return the name of the causes that multiply the norm alone, or of other weights; else the kind."""
-        words = self.words.partition(WITH_TEXT)[0]
-        return next((name for name, pattern in _GROUPS.items() if re.match(pattern, words)), self.kind)
 
     def distance(self, logged: LogLine) -> float:
         """Return how far the logged numbers are from their predictions under this cause, in standard deviations.
@@ -93,6 +107,17 @@ class Cause:
         A text that repeats tokens more or less often than the mean of usual texts adds its own distance.
         """
         return math.hypot(*self.offs(logged), self.text_off)
+
+    def surprise(self, logged: LogLine) -> float:
+        """Return −2 ln of the cause's posterior probability, up to a constant.
+
+        Loss and norm have Gaussian logarithms. Causes have equal prior probabilities, which their tried numbers share;
+        a rare cause has less, and so has a text unlike most.
+        """
+        line, is_rare = self.line, "norm is squared" in self.words or self.is_fitted and not self.is_text
+        widths = [line.loss_deviation / line.loss] * (logged.loss is not None)
+        widths += [line.log_deviation] * (logged.norm is not None and line.norm > 0.0)
+        return self.distance(logged) ** 2 + 2.0 * sum(map(math.log, [*widths, self.tried * _RARE**is_rare]))
 
 
 def matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
@@ -113,7 +138,7 @@ def multiplied(line: FirstLine, loss: float, norm: float) -> FirstLine:
     """Return a predicted line with its loss and its norm multiplied by two factors, each with its deviation."""
     return replace(
         line, loss=line.loss * loss, loss_deviation=line.loss_deviation * loss, norm=line.norm * norm,
-        norm_deviation=line.norm_deviation * norm, drawn=line.drawn * norm,
+        norm_deviation=line.norm_deviation * norm, drawn=line.drawn * norm, fall=line.fall * loss,
     )  # fmt: skip
 
 
@@ -186,7 +211,7 @@ def combined_causes(others: Sequence[Cause], read: Reading, stack: Stack, batch:
 def nearest_with_texts(
     found: Sequence[tuple[float, Cause]], printed: LogLine, alone: Mapping[str, Cause]
 ) -> Iterator[Cause]:
-    """Yield the nearest cause of each kind, with the ranges of its number and of the text that explain a log.
+    """Yield the likeliest cause of each kind, with the range of its number over texts with which it explains a log.
 
     Args:
         found: causes, each with the text's probability of equal tokens.
@@ -198,25 +223,17 @@ def nearest_with_texts(
         kinds.setdefault(_NUMBERS.sub("N", cause.words), []).append((kappa, cause))
     for pairs in kinds.values():
         fits = sorted(
-            [pair for pair in pairs if pair[1].explains(printed)] or pairs, key=lambda pair: pair[1].distance(printed)
+            [pair for pair in pairs if pair[1].explains(printed)] or pairs, key=lambda pair: pair[1].surprise(printed)
         )
-        nearest, tried = fits[0][1], sum(cause.tried for _, cause in pairs)
+        kappa, nearest = fits[0]
         numbers = [_NUMBERS.findall(cause.words) for _, cause in fits]
         free = [values for values in zip(*numbers, strict=True) if len({*values}) > 1]
         is_one = len(free) == 1 and free[0] == tuple(row[0] for row in numbers)
-        values = [*map(float, free[0])] if is_one else [0.0]
-        other = f" ({min(values):.15g} to {max(values):.15g} with other texts: --text FILE)" * is_one
-        words = (_NUMBERS.sub(_range(values), nearest.words, count=1) if is_one else nearest.words) + (
-            f"{WITH_TEXT}{_range([kappa for kappa, _ in fits])}"
-        )
+        ends = sorted({*free[0]}, key=lambda word: _FACTORS.get(word) or float(word)) if is_one else [""]
+        other = f" ({ends[0]} {'or' if ends[0] in _FACTORS else 'to'} {ends[-1]} with other texts)" * is_one
         by_itself = alone.get(nearest.kind)
-        yield replace(by_itself or nearest, words=by_itself.words + other if by_itself else words, tried=tried)
-
-
-def _range(numbers: Sequence[float]) -> str:
-    # Return the smallest and the largest number as text, with the first.
-    ends = [f"{end(numbers):.15g}" for end in (min, max)]
-    return " to ".join(dict.fromkeys(ends)) + f" (nearest: {numbers[0]:.15g})" * (len({*ends}) > 1)
+        yield replace(by_itself or nearest, words=f"{by_itself.words}{other}" if by_itself
+                      else f"{nearest.words}{other}{WITH_TEXT}{kappa:.3g}")  # fmt: skip
 
 
 def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Iterator[Cause]:

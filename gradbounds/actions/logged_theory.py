@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gradbounds.actions.first_line import (
     cost_of_batch,
     first_line,
     largest_loss_deviation,
+    masked_share,
     repeats_of_norm,
     scale_of_batch,
     times_of_repeats,
@@ -38,7 +40,9 @@ from theory import Stack
 from theory.configurations import Note
 from theory.configurations.encoder_decoders import shares_ends
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
+from theory.configurations.vectors import logit_multiplier
 from theory.coverage import NoRuleError, require
+from theory.first_step.batch_step import batch_steps, cost_of_steps
 from theory.first_step.noise_scale import NoiseScale
 from theory.mean_field.cost import Cost
 from theory.mean_field.gaussian import LARGEST_SCALE, cross_entropy
@@ -55,8 +59,8 @@ _USUAL_REPEATS = ((32_000, (0.0050, 0.0214)), (2, (0.0050, 0.069)))
 # square over 20 texts, for sequences of 128 tokens. For 1024 tokens it is 0.49 (docs/report.md).
 _OF_BATCH = 0.70
 # The largest number of texts that are tried, the distance in standard deviations at which their search ends, and the
-# difference of Zipf's exponents below which two texts count as one.
-_MOST_TEXTS, _CLOSE, _SAME = 4, 0.5, 0.003
+# step of Zipf's exponents.
+_MOST_TEXTS, _CLOSE, _STEP = 4, 0.5, 0.002
 # The number of usual texts with which each cause is tried, and the standard deviation of an estimated norm's logarithm
 # for each unit of ln kappa between the estimate and a prediction. In five networks of width 128 the root mean square is
 # 0.068 for usual texts, and 0.093 up to ten times as many repeats.
@@ -74,6 +78,9 @@ _SOON = 2.0
 # The largest relative error of a norm with coarse groups and gated units that is corrected by the network's own norm
 # (4.6% was measured with Llama 3 8B, for its least repetitive text).
 _OF_CORRECTED = 0.05
+# The number of positions and of networks that represent a batch for the loss's fall in step 1. In a Llama 7B, 16
+# positions have a fall that is within 10% of the fall by 64.
+_POSITIONS, _NETWORKS = 16, 2
 # The measurements that decide an undecided verdict: about a text like a counted one, a text unlike them, a text without
 # a prediction, and the step.
 _DECIDING = (
@@ -141,6 +148,23 @@ class Theory:
         line = replace(line, quick=self._error(), own_logit=_own_logit(stack, scale), matrices=matrices)
         return multiplied(line, 1.0, self._correction)
 
+    def with_fall(self, stack: Stack, notes: Sequence[Note], line: FirstLine, logged: LogLine) -> FirstLine:
+        """Add the decrease of the loss by AdamW's step 1 to a prediction, if the log has both losses and the rate.
+
+        It stays NaN without a rule, and if the losses of two batches differ more.
+        """
+        if self.law is None or logged.rate is None or logged.fall is None:
+            return line
+        sizes: dict[str, Any] = {"positions": _POSITIONS, "networks": _NETWORKS, "masked": masked_share(notes)}
+        try:
+            moves = batch_steps(
+                stack, ["adam", "sgd"], self.batch, self.law, multiplier=logit_multiplier(notes), **sizes
+            )  # fmt: skip
+        except ValueError:  # no rule
+            return line
+        change, _ = moves["adam"].rescaled(line.norm**2 / moves["sgd"].gain).change(logged.rate)
+        return replace(line, fall=-change if -change > 2.0**0.5 * line.loss_deviation else math.nan)
+
     def _error(self) -> float:
         # Return the largest relative error of a norm from coarse groups or few heads, in either direction.
         gated = COARSE if self._correction == 1.0 else _OF_CORRECTED
@@ -163,9 +187,13 @@ class Theory:
 
     def announced(self, given: Mapping[str, Any], line: LogLine, *, coarse: bool) -> tuple[str, Cost, Cost]:
         """Return the words and the cost to print before a log is judged, and the part of the cost for causes."""
-        cost = self.quick_cost(coarse=coarse)
+        fine, cost = (self.quick_cost(coarse=way) for way in (False, coarse))
+        causes = fine if self._coarse is True else Cost()  # near an edge of the coarse norm's range
+        if line.fall is not None and line.rate is not None and self.law is not None:
+            cost += cost_of_steps(self.stack, ["adam", "sgd"], self.batch, positions=_POSITIONS, networks=_NETWORKS)
         self._coarse = bool(self._coarse)
-        causes = self.cost(self.stack)  # for one text that explains the log
+        for of_text in [self.cost(self.stack)] * (1 if self.law is None else _MOST_TEXTS):
+            causes += of_text
         for _, other, _ in _other_weights(given, self.of, self.stack):
             causes += self.cost(other) if self.of_loss(other, line) is None else Cost()
         return (
@@ -224,9 +252,15 @@ class Theory:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
         for words, other, notes in _other_weights(given, self.of, self.stack):
             try:
-                yield Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
+                cause = Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
             except ValueError:  # no rule, or over the budget
                 missing.append(words)
+                continue
+            yield (
+                replace(cause, line=self.with_fall(other, notes, cause.line, logged))
+                if cause.explains(logged)
+                else cause
+            )
 
     def with_texts(
         self, healthy: Cause, others: Sequence[Cause], read: Reading, by_itself: Mapping[str, Cause]
@@ -234,9 +268,9 @@ class Theory:
         """Return each kind of cause with the known text with which it is nearest to a log.
 
         Nine texts have probabilities of equal tokens from the least to the largest of usual texts. Further texts repeat
-        tokens more, up to the most repetitive text of --text code. All norms are estimates. ln kappa has a standard
-        deviation of a quarter of the usual range: 19 of 20 batches lie within it. Tokens that repeat the previous one
-        lower the loss of tied embeddings, as `_repeating`. A cause must be nearer to the log than its text alone.
+        tokens more, up to the most repetitive text of --text code. All norms are estimates. `text_off` has the prior
+        probability of kappa. Tokens that repeat the previous one lower the loss of tied embeddings, as `_repeating`. A
+        cause must be nearer to the log than its text alone.
 
         Args:
             healthy: prediction for the network itself.
@@ -258,7 +292,7 @@ class Theory:
                 *(cause for cause in logging_causes(lines[0], read, self.stack, self.batch)
                   if cause.distance(read.line) ** 2 < alone - _WORTH),
             ]  # fmt: skip
-            off = 0.0 if kappa == round(start, 4) else _text_off(kappa, least, most)
+            off = 0.0 if kappa == round(start, 4) else text_off(self.stack.vocab, self.batch, kappa)
             pairs += [(kappa, replace(cause, text_off=off)) for cause in causes]
         return [*nearest_with_texts(pairs, read.line, by_itself)]
 
@@ -293,7 +327,7 @@ def doubts_of(healthy: Cause, texts: Sequence[Cause], logged: LogLine, *, is_mis
         logged: first step of the log; without a number, it may be a later one, whose loss is smaller.
         is_missing: whether a text that was not predicted may explain the log.
     """
-    near = any(each.text_off <= 2.0 for each in texts)  # as 19 of 20 batches of usual texts
+    near = any(each.is_usual for each in texts)
     words = "another usual text" if near else "no English text explains the log, but text as repetitive as code"
     kinds = (
         any(not each.is_fitted for each in texts), any(each.is_fitted for each in texts), is_missing,
@@ -329,7 +363,7 @@ def text_causes(
             ((least * most) ** 0.5, None) if start is None else _guess(stack, *start, norm, (least, largest))
         )
         exponent = _exponent(wanted, stack.vocab)
-        if any(abs(exponent - other) < _SAME for other in tried) or (
+        if any(abs(exponent - other) < 0.5 * _STEP for other in tried) or (
             guess is not None and not Cause("", _repeating(guess, wanted, logged.loss)).explains(logged)
         ):
             break
@@ -340,13 +374,17 @@ def text_causes(
         estimate = at_repeats(stack, known[1], law.across / known[0]) if known else line
         # The proportions of matrices and their deviations hold for the text of the first prediction.
         line = replace(
-            line, loss_deviation=max(line.loss_deviation, estimate.loss_deviation), matrices=estimate.matrices
+            line,
+            loss_deviation=max(line.loss_deviation, estimate.loss_deviation),
+            matrices=estimate.matrices,
+            fall=estimate.fall * line.norm / estimate.norm,
         )
         start = law.across, line
         if is_low := Cause("", line).offs(logged)[0] < -BEYOND and line.own_logit > 0.0:
             line = _repeating(line, law.across, logged.loss)
             like = f" and {(start[1].loss - line.loss) / line.own_logit:.1%} of tokens repeat the previous one"
         cause = _text_cause(stack, law.across, line, logged, (least, most, largest), like, is_like=not is_low)
+        cause = replace(cause, text_off=text_off(stack.vocab, sequences, law.across))
         if cause.explains(logged):
             nearest = [min([*nearest, cause], key=lambda cause: math.hypot(*cause.offs(logged)))]
         if nearest and math.hypot(*nearest[0].offs(logged)) < _CLOSE or abs(cause.offs(logged)[0]) > BEYOND:
@@ -383,7 +421,8 @@ def at_repeats(stack: Stack, line: FirstLine, times: float) -> FirstLine:
     estimate is the larger one. In eight texts it grew like the powers 0.60 to 0.81. If all positions and labels agree,
     it is the standard deviation s of one logit. Gaussian logits have the loss ln V + s²/2.
     """
-    there = multiplied(line, 1.0, times_of_repeats(stack, line, times))
+    norm = times_of_repeats(stack, line, times)
+    there = replace(multiplied(line, 1.0, norm), fall=line.fall * norm)
     of_logit = math.sqrt(max(0.0, 2.0 * (line.loss - math.log(stack.vocab))))
     return replace(
         there,
@@ -416,9 +455,29 @@ def _repeating(line: FirstLine, kappa: float, logged: float | None) -> FirstLine
     )
 
 
-def _text_off(kappa: float, least: float, most: float) -> float:
-    # Return the distance of ln kappa from the middle of usual texts, in standard deviations.
-    return 4.0 * math.log(kappa / (least * most) ** 0.5) / math.log(most / least)
+def text_off(vocab: int, sequences: float, kappa: float) -> float:
+    """Return the root of −2 ln of a batch's prior probability, divided by that of a typical English batch.
+
+    Half of all texts are as the English texts of the default. The others have a wider distribution, from the ends of
+    the usual range and the texts of --text code. Both are normal in ln kappa, and so is a batch of one text.
+    """
+    kinds = [(middle, math.hypot(off, _OF_BATCH * sequences**-0.5)) for middle, off in _prior(vocab)]
+    likely, here = (
+        sum(math.exp(-(((place - middle) / off) ** 2) / 2.0) / off for middle, off in kinds)
+        for place in (kinds[0][0], math.log(kappa))
+    )
+    return math.sqrt(max(0.0, 2.0 * math.log(likely / max(here, 1e-300))))
+
+
+@cache
+def _prior(vocab: int) -> tuple[tuple[float, float], ...]:
+    # Return mean and standard deviation of ln kappa over English texts, and over texts of any kind.
+    wide = [*next(ends for least, ends in _USUAL_REPEATS if vocab >= least)]
+    kinds = [wide]
+    if vocab >= LEAST_VOCAB:
+        english, code = (token_law(kind, vocab).kappa_of_texts.values() for kind in ("english", "code"))
+        kinds = [[*english], [*wide, *code]]
+    return tuple((float(np.log(kappas).mean()), float(np.log(kappas).std(ddof=1))) for kappas in kinds)
 
 
 def _text_cause(
@@ -431,7 +490,7 @@ def _text_cause(
         f"a text in which two tokens are equal with probability {repeats:.3g}{like} "
         "(usual batches: {:.2g} to {:.2g}, known texts: to {:.2g}".format(*ends)
     )
-    cause = Cause(f"{words})", line, text_off=_text_off(repeats, *ends[:2]))
+    cause = Cause(f"{words})", line, is_usual=ends[0] <= repeats <= ends[1])
     if stack.vocab < LEAST_VOCAB:
         return cause
     texts = {
@@ -449,9 +508,11 @@ def _text_cause(
 
 def _exponent(repeats: float, words: int) -> float:
     # Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0.
+    #
+    # It is rounded, so that fine groups of tokens meet texts that were predicted before.
     exponents = np.linspace(0.0, 3.0, 31)
     of_each = [math.log(TextLaw.zipf(exponent, words).across) for exponent in exponents]
-    return float(np.interp(math.log(repeats), of_each, exponents))
+    return _STEP * round(float(np.interp(math.log(repeats), of_each, exponents)) / _STEP)
 
 
 def _other_weights(

@@ -102,7 +102,7 @@ def of_network(folder: Path, name: str) -> dict[str, Any]:
         rows[cause] = {
             "seen": sum(not fine for fine, _ in rows_of) / SEEDS,
             "explains": sum(cause in causes for _, causes in rows_of) / SEEDS,
-            "among three": sum(cause in causes[: logged.MOST_CAUSES] for _, causes in rows_of) / SEEDS,
+            "among three": sum(cause in causes[:3] for _, causes in rows_of) / SEEDS,
             "first": sum(causes[:1] == [cause] for _, causes in rows_of) / SEEDS,
         }
     return rows

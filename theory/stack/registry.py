@@ -29,9 +29,9 @@ _UNITS = {
 
 SYNONYMS = {
     **dict.fromkeys(("seq_len", "seq_length", "sequence_length", "max_seq_len", "block_size"), "tokens"),
-    "batch_size": "batch", "lr": "learning_rate",
+    "batch_size": "batch", "lr": "learning_rate", "llmc": "nanogpt", "llm.c": "nanogpt",
 }  # fmt: skip
-"""Fields and flags by their usual names in other codes."""
+"""Fields and flags by their usual names in other codes; llm.c initializes GPT-2 as nanoGPT does."""
 
 Entry = TypeVar("Entry")
 

@@ -85,10 +85,7 @@ def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     result = judged(tmp_path, healthy.loss * loss, healthy.norm * norm)
     assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause) and f"  {cause}: loss" in str(result)
     causes = [line for line in str(result).splitlines() if line.startswith("  ") and ", gradient norm " in line]
-    assert (
-        re.search(r" \(\d+ tested; (a text, then the nearest|single causes first, by nearness)\):", str(result))
-        and 1 <= len(causes) <= 3
-    )
+    assert re.search(r" \(\d+ tested, (a text, then )?the likeliest first\):", str(result)) and 1 <= len(causes) <= 5
 
 
 def test_numbers_that_the_log_states_apart(tmp_path, healthy):
@@ -291,7 +288,10 @@ def test_the_text_that_would_explain_a_norm(kappa, sequences, vocab, named):
     assert len(causes) == named
     for cause in causes:
         said = re.match(r".*probability (0\.\d+), like .* nearest measured text: (.+), (0\.\d+)\)", cause.words)
-        assert float(said[1]) == pytest.approx(kappa, rel=0.05) and (cause.text_off > 2.5) == (kappa in (0.03, 0.26))
+        assert float(said[1]) == pytest.approx(kappa, rel=0.05) and cause.is_usual == (
+            float(said[1]) < 0.0215 or sequences == 2
+        )
+        assert (cause.text_off > 2.0) == (float(said[1]) > 0.02), "by the prior of texts"
         texts = token_law("english", vocab).kappa_of_texts | token_law("code", vocab).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
         assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
@@ -314,20 +314,22 @@ def test_a_text_unlike_the_counted_texts_is_no_first_cause(norm, first):
     theory = SimpleNamespace(
         stack=Stack(vocab=50257), batch=BATCH, squares={}, coarsen=lambda *_: None, texts=lambda *_: texts,
         others=lambda *_: [], with_texts=lambda *_: [], lowest_loss=lambda *_, **__: 0.0,
+        with_fall=lambda _, __, line, ___: line,
     )  # fmt: skip
-    limit = math.hypot(texts[0].distance(log), 2.58)  # where the likelihood is 28 times as small
-    exact = replace(start, norm=log.norm)
-    theory.with_texts = lambda *_: [Cause(f"at {k}", exact, text_off=k * limit) for k in (0.7, 0.97, 1.03, 1.4)]
-    is_fine, (verdict, *_), ranked = logged._judged(
+    exact, likely = replace(start, norm=log.norm), [("at a", 0.0), ("at b", 2.4), ("at c", 2.5)]  # 2.45 for 1/20
+    theory.with_texts = lambda *_: [Cause(words, exact, text_off=off) for words, off in likely]
+    is_fine, (verdict, *lines), ranked = logged._judged(
         theory, Cause("", start), Reading(log), compare_with_theory({}, {})[0], {}, (), is_free=True
     )
     assert is_fine is None and ("decide, test the other causes, then repeat with --text" in verdict) == (norm > 1.2)
-    assert {each.words for each in ranked} & {"at 0.7", "at 0.97", "at 1.03", "at 1.4"} == {"at 0.7", "at 0.97"}
+    assert len(ranked) > 6 and [any(f"  {words}: loss" in line for line in lines) for words, _ in likely] == [
+        True, True, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("loss", "norm", "lower", "first"), [
     (10.85, 2.0 * 1.371, 0.0, "the gradient is added up over 2 accumulation steps or devices"),
-    (10.85, 2.9, 0.0, "the gradient is added up over 2 to 4 (nearest: 2) accumulation steps or devices"),
+    (10.85, 2.9, 0.0, "the gradient is added up over 2 accumulation steps or devices (2 to 4 with other texts)"),
     (10.65, 2.0 * 1.371, 0.2, "the gradient is added up over 2 accumulation steps or devices"),
     (10.93, 1.371, 0.0, "all weights have twice their standard deviation"),
 ])  # fmt: skip
@@ -345,10 +347,10 @@ def test_a_factor_and_a_text_at_once(loss, norm, lower, first):
     log, healthy = LogLine(loss, 10.0 * norm), Cause(", next to", start)
     texts = theory.with_texts(healthy, [double], Reading(log), {})
     alone = Cause("the gradient is added up over 4 accumulation steps or devices", replace(start, norm_deviation=9.0))
-    lines = logged._off_lines(healthy, log, [*sorted(texts, key=lambda cause: cause.distance(log)), alone], [])
+    lines = logged._off_lines(healthy, log, texts, [])
     printed = [line for line in lines if line.startswith(f"  {first}, with a text (--text FILE) in which two tokens ")]
-    low, high = re.search(r" equal with probability (0[.\d]+)(?: to (0[.\d]+))?", printed[0]).groups()
-    assert float(low) < 0.0075 * 1.371**2 < float(high or 1.0) and ", next to (" in lines[1] and len(printed) == 1
+    kappa = re.search(r" equal with probability (0[.\d]+):", printed[0])[1]
+    assert 0.006 < float(kappa) < 0.0075 * 1.5**2 and ", next to (" in lines[1] and len(printed) == 1
     by_itself = theory.with_texts(healthy, [], Reading(log), {alone.kind: alone})
     assert not any(logged_causes.WITH_TEXT in each.words for each in by_itself if each.kind == alone.kind)
     assert [each.kind for each in by_itself].count(alone.kind) == 1
@@ -365,9 +367,7 @@ def test_a_range_is_of_one_number_and_a_text_needs_no_cause():
     assert plain.words == of_devices.format(8)
     sums = [(kappa, Cause(f"sum over {count} in 5.14.1", line)) for kappa, count in ((0.01, 4), (0.02, 8))]
     (plain,) = logged_causes.nearest_with_texts(sums, LogLine(10.85, 20.0), {sums[0][1].kind: sums[0][1]})
-    assert (
-        plain.words == "sum over 4 in 5.14.1 (4 to 8 with other texts: --text FILE)" and plain.kind == sums[0][1].kind
-    )
+    assert plain.words == "sum over 4 in 5.14.1 (4 to 8 with other texts)" and plain.kind == sums[0][1].kind
     law, start = TextLaw.of_kind("english", 50257), FirstLine(10.85, 0.01, 10.0, 0.4, shared=1.0)
     theory = logged_theory.Theory(Stack(vocab=50257), 512, Description(), law, None, Budget.of("1m", None))
     log = LogLine(10.85, 10.0 * (0.0257 / law.across) ** 0.5)
@@ -411,7 +411,7 @@ def test_tokens_that_repeat_the_previous_one_lower_the_loss_of_tied_embeddings(o
     law, log = TextLaw.of_kind("english", 50257), LogLine(10.86 - 1.5 * runs, 160.0 * 0.0125**0.5)
     causes = logged_theory.text_causes(Stack(vocab=50257), (law.across, predicted(law)), predicted, log)
     assert [cause.is_fitted for cause in causes] == [True] * (own_logit > 0.0 and runs < 0.05)
-    assert all(" 0.0125 and 4.0% of tokens repeat the previous one (usual" in cause.words for cause in causes)
+    assert all(" 0.0124 and 4.0% of tokens repeat the previous one (usual" in cause.words for cause in causes)
 
 
 def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
@@ -455,16 +455,23 @@ def test_the_logit_of_a_positions_own_token_is_the_change_of_the_loss(fields):
     assert logged_theory._own_logit(replace(none.stack, output_transform="added"), none) == 0.0
 
 
-def test_a_line_names_the_causes_of_one_group_and_the_measurement_that_decides():
-    """Causes that multiply the norm alone share one of three lines, and so do causes with other weights."""
+def test_a_line_names_one_cause_and_the_measurement_that_decides():
+    """At most five, the likeliest first; a text is among them, and both factors of all weights are one cause."""
     log, line = LogLine(11.0, 20.0), FirstLine(11.0, 0.02, 20.0, 2.0)
     words = ("the gradient is added up over 2 steps", "the norm is squared", "all weights have twice X", "a text",
              "embeddings are untied", "all weights have half their standard deviation")  # fmt: skip
     causes = [Cause(word, replace(line, norm=20.0 + 0.1 * k)) for k, word in enumerate(words)]
     *rows, _, apart = logged._off_lines(Cause("", replace(line, norm=10.0)), log, causes, [])
-    assert [(row.partition(": loss")[0].strip(), row.partition("or: ")[2]) for row in rows[2:]] == [
-        ("a text", ""), (words[0], words[1]), (words[2], f"{words[4]}; {words[5]}")
-    ]  # fmt: skip
+    printed = [row.partition(": loss")[0].strip() for row in rows[2:]]  # without the squared norm, 50 times rarer
+    assert printed[0] == "a text" and sorted(printed) == sorted(words[k] for k in (0, 2, 3, 4, 5))
+    many = [Cause(f"cause {letter}", line) for letter in "abcdefghi"]
+    many += [Cause("a text", line, is_fitted=True, text_off=5.0)]
+    *_, fifth = logged._off_lines(Cause("", replace(line, norm=10.0)), log, many, [])
+    assert fifth.startswith("  a text: loss")
+    weights = [Cause(f"all weights have {word} their standard deviation", line).kind for word in ("half", "twice")]
+    assert weights[0] == weights[1] and Cause("a", line, 6).surprise(log) == pytest.approx(
+        Cause("a", line).surprise(log) + 2.0 * math.log(6.0)
+    )
     assert "norms of dL/dWQ and dL/dWK divided by that of dL/dWV are 3 to 8 times (a third to an eighth of) " in apart
 
 
@@ -472,25 +479,25 @@ def test_printed_causes_are_sorted_by_nearness_with_a_test_that_tells_them_apart
     log, healthy = LogLine(11.0, 92.8), Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2))
     causes = [
         Cause(words, FirstLine(11.0, 0.02, norm, 0.4 * norm), is_fitted=words.startswith("the norm counts"))
-        for words, norm in (("the gradient is added up over 8 steps", 91.0), ("the norm is squared", 129.0),
+        for words, norm in (("the gradient is added up over 8 steps", 180.0), ("the norm is squared", 129.0),
                             ("the norm counts 64 times the parameters that 64 devices share", 92.0))
     ]  # fmt: skip
     *_, first, second, third, harm, apart = logged._off_lines(healthy, log, causes, [])
     assert "the gradient is added up, AdamW's step stays the same except for epsilon, clipping at norm 1 acts" in harm
-    assert "from a norm of 0.13 on, and SGD without clipping moves 8 times as far; if the norm is squared, only" in harm
-    assert "devices share, only the log is wrong, unless clipping uses the logged norm; if" in harm
+    assert "norm of 0.063 on, and SGD without clipping moves 16 times as far; if the norm counts 64 times" in harm
+    assert "devices share, only the log is wrong, unless clipping uses the logged norm; if the norm is squared," in harm
     harms = {
         "the loss is multiplied by the loss scale 1024 of half precision": "only the log is wrong.",
         "the gradient is multiplied by the loss scale 8 of half precision": "unless clipping uses the logged norm.",
         "the loss is a sum over all 64 tokens": "Does it change training? If the loss is a sum, AdamW's step stays the",
-        "the loss is a sum, but the gradient is a mean": "and SGD without clipping moves 8 times as far.",
+        "the loss is a sum, but the gradient is a mean": "and SGD without clipping moves 16 times as far.",
     }
     for words, said in harms.items():
         assert said in logged._harm_lines([replace(causes[0], words=words)], 11.375)[0]
     silent = ("weights are initialized by X, and the gradient is added up", "the loss contains 0.01 times aux",
               "the gradient of WO in layer 1 is 5 times its prediction")  # fmt: skip
     assert not logged._harm_lines([replace(causes[0], words=words) for words in silent], 11.375)
-    assert ("counts 64" in first, "over 8" in second, "squared" in third) == (True, True, True)
+    assert ("over 8" in first, "counts 64" in second, "squared" in third) == (True, True, True)
     assert "halve the norm; if the norm is squared, twice the loss gives 4 times the norm; if shared" in apart
 
 
@@ -718,3 +725,37 @@ def test_bad_folders(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"logged must {error}"):
             read_log(path)
+
+
+@pytest.mark.parametrize(("times", "fine"), [(1.0, True), (4.0, None)])
+def test_the_next_loss_contradicts_weights_whose_first_step_is_as_predicted(tmp_path, capsys, times, fine):
+    """The loss falls as AdamW lowers it, or the log is undecided; a smaller rate than the noise says nothing."""
+    file, log = tmp_path / "config.json", tmp_path / "log.jsonl"
+    file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
+    line = ["predict", "--config", str(file), "--tokens", "32", "--batch", "64", "--text", "zipf:1"]
+    assert main([*line, "--learning-rate", "1e-4", "--optimizer", "adam", "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["learning_rate"]
+    change = (step["rows"] if isinstance(step, dict) else step)[0]["loss_change"]
+    assert main([*line, "--json"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    for rate, is_fine in ((1e-4, fine), (1e-7, True)):
+        rows = [{"step": 1, "loss": drawn["loss"], "grad_norm": drawn["gradient_norm"], "lr": rate},
+                {"step": 2, "loss": drawn["loss"] + times * change * rate / 1e-4}]  # fmt: skip
+        log.write_text("\n".join(map(json.dumps, rows)))
+        assert main([*line, "--logged", str(log)]) == (0 if is_fine else 3)
+        said = capsys.readouterr().out
+        assert said.startswith("Step 1 is as predicted." if is_fine else "Step 1: undecided: loss and gradient norm")
+        assert ("+- " in said.partition("for AdamW at the logged rate 0.0001: ")[2]) == (not is_fine)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "spread", "is_open"), [(0.26, 0.9, False), (0.275, 0.9, True), (0.275, 0.0, False)]
+)
+def test_texts_that_differ_too_much_acquit_nothing(deviation, spread, is_open):
+    """A factor of 2 that is within 99% of runs of a kind of text is not seen."""
+    healthy, theory = Cause("", FirstLine(11.0, 0.02, 10.0, 10.0 * deviation)), SimpleNamespace(spread=spread)
+    lines = logged._open_lines(healthy, theory, LogLine(11.0, 20.0))
+    assert [line.partition(", ")[0] for line in lines] == [
+        "Step 1: undecided: such texts differ so much that a norm of twice or half the prediction is not seen.\n"
+        "To decide"
+    ] * is_open and not logged._open_lines(healthy, theory, LogLine(11.0))
