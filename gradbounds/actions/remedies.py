@@ -219,9 +219,9 @@ def change_of_step(
     """Return one change that makes the layers of step 1 even; None with an option, which changes embeddings as well.
 
     Changes are tested for one sequence, and the best one for the batch. If a batch takes more than `SHORT_SECONDS`, the
-    result is None: only SGD has a use for the change, and it took a quarter of the card of Llama 3 8B. Where the
-    changed tied network fails for the batch, it is untied. Without a text, the change is that of one sequence, if it
-    was searched for.
+    result is None. Only SGD has a use for the change, which took a quarter of the card of Llama 3 8B. Where the changed
+    tied network fails for the batch, it is untied. Without a text, the change is that of one sequence, if it was
+    searched for.
     """
     if not text:
         return single.values["evened_by"]

@@ -237,13 +237,12 @@ def test_a_step_at_a_learning_rate_has_its_limits_and_evidence(flags, capsys):
             names = "|".join(name for name, ends in ranges.items() if ends == (least, largest))
             drawn = [one for name, one in SAMPLED.items() if re.search(rf"^\d+ \d+ {pattern} .*({names})$", name)]
             times = sorted(1 / one["critical_rate"] for one in drawn if one["scale"] is not None)
-            # With one group of positions, as in long sequences, networks had 1.7, 1.6 and 2.8 (commit 7d62a4f5).
-            most = [largest] * (kind in ("causal pre gated", "causal pre plain") and names != "muon")
-            assert (
-                [least, *most, largest][:2] == pytest.approx([times[0], *most, times[-1]][:2], rel=0.06)
-                and least <= times[0]
-                and times[-1] <= largest
-            ), kind
+            # With one group of positions, as in long sequences, some networks had larger ones (commit 7d62a4f5).
+            most = {
+                "causal pre plain sgd": 1.7, "causal pre plain adam": 1.6, "causal pre gated sgd|adam": 2.8,
+            }.get(f"{kind} {names}", times[-1])  # fmt: skip
+            assert [least, largest] == pytest.approx([times[0], most], rel=0.06), kind
+            assert least <= times[0] and times[-1] <= largest, kind
     unknown = " ".join(output(capsys, *network[:-6], "--text", "distinct", *network[-6:]).split())
     assert re.search(r"may lower or raise the loss .*: critical rate \S+; its error is not measured ", unknown)
 
@@ -916,10 +915,9 @@ def test_the_advised_change_has_the_numbers_of_compare(capsys, monkeypatch):
     assert change["added"] == pytest.approx(shares, rel=0.05)
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
     assert change["first_over_last"] == pytest.approx(max(*ratios, 1 / min(ratios)), rel=0.02)
-    assert main(["predict", *model, "--compare"]) == 0
     assert re.search(
         rf"\n  {flag} .*(?s:.*)\n  placement=keel (?s:.*)\nAdvised",
-        capsys.readouterr().out,
+        output(capsys, *model, "--compare"),
     )
     monkeypatch.setattr(remedies, "quick_cost", lambda *_: Cost(9.0))
     assert value_of(found(capsys, *model)["card"]["lines"], "if you use SGD").startswith("changes that even out")

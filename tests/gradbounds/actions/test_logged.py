@@ -397,8 +397,12 @@ def test_the_loss_varies_more_with_a_text_that_repeats_more():
     assert [0.015 < text.line.loss_deviation < 0.0286 for text in texts] == [True]
     refuted = law.across, replace(start, matrices=(3.0,))  # by the matrices of a log, for any text
     assert not logged_theory.text_causes(Stack(vocab=50257), refuted, lambda _: texts[0].line, LogLine(10.88, 13.71))
-    far, known = replace(texts[0].line, matrices=(3.0,)), (law.across, start)  # they count next to the known text alone
-    assert logged_theory.text_causes(Stack(vocab=50257), known, lambda _: far, LogLine(10.88, 13.71))
+    far, known = replace(texts[0].line, matrices=(3.0,)), (law.across, replace(start, matrices=(0.1,)))
+    # They count next to the known text alone.
+    assert [(0.1,)] == [
+        cause.line.matrices
+        for cause in logged_theory.text_causes(Stack(vocab=50257), known, lambda _: far, LogLine(10.88, 13.71))
+    ]
 
 
 @pytest.mark.parametrize(("own_logit", "runs"), [(1.5, 0.04), (1.5, 0.2), (0.0, 0.04)])
