@@ -903,13 +903,9 @@ def test_the_advised_change_has_the_numbers_of_compare(tokens, capsys, monkeypat
     shares = [1 - each["stream's rms, last / first layer"] ** -2 for each in (before, after)]
     assert change["added"] == pytest.approx(shares, rel=0.5 if tokens else 0.05)
     ratios = [value for name, value in after.items() if name.endswith("first / last layer")]
-    assert (
-        change["first_over_last"] == pytest.approx(max(*ratios, 1 / min(ratios)), rel=0.02)
-        and main(["predict", *model, "--compare"]) == 0
-    )
-    assert re.search(
-        rf"\n  {flag} .*(?s:.*)\n  placement=keel (?s:.*)\nAdvised",
-        capsys.readouterr().out,
+    assert change["first_over_last"] == pytest.approx(max(*ratios, 1 / min(ratios)), rel=0.02)
+    assert tokens or re.search(
+        rf"\n  {flag} .*(?s:.*)\n  placement=keel (?s:.*)\nAdvised", output(capsys, *model, "--compare")
     )
 
 
