@@ -207,7 +207,7 @@ class Theory:
         network with gated units has fine groups and few heads.
         """
         self.quick_cost(coarse=coarse)
-        self.error = self._error()
+        self.error, self._spent = self._error(), 0.0
         line = self.line(self.stack, notes, self.law)
         # Causes are chosen and left out by estimates, alike on every machine.
         self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
