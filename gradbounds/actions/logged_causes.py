@@ -29,7 +29,7 @@ UNLIKELY = 2.0 * math.log(20.0)
 """The difference of `Cause.surprise` from the likeliest cause's above which a cause is not printed: 20 times."""
 # How much less often than other causes a rare one is assumed: a squared norm, a fitted number, or two causes at once.
 _RARE = 50.0
-# The standard deviation of the loss's fall in step 1 from theory, of which 9 of 10 are within 25%.
+# The standard deviation of the loss's fall in step 1 from theory: 9 of 10 are within the error of gains, 30%.
 _OF_FALL = ERRORS["gain"] / 1.645
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
