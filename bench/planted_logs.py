@@ -11,8 +11,8 @@ The first six texts are files of Debian 12. They are release notes of Git, every
 docstrings of SciPy, every third module of Perl, licences of base-files, and Vim's help. Three texts were fixed after
 these had been judged. They are Rust's reference without HTML tags, docstrings of SymPy, and every second file of
 /usr/include/linux. The prior of texts was chosen with these nine. The last six texts were fixed before it. They are
-manual pages of sections 5, 7 and 8 as `man` prints them, Clippy's lints without HTML tags, Markdown files of npm,
-docstrings of torch and pandas, and README and NEWS files of Debian 12.
+manual pages of sections 5, 7 and 8 as `man` prints them, Clippy's lints without HTML tags, and Markdown files of npm.
+The others are docstrings of torch and pandas, and README and NEWS files of Debian 12.
 """
 
 import json

@@ -272,7 +272,11 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         ),
         *_fall_lines([healthy, *ranked], replace(printed, norm=None)),
     ]
-    codes = [code[1] for cause in near if (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)$", cause.words))]
+    codes = [
+        code[1]
+        for cause in near
+        if WITH_TEXT not in cause.words and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
+    ]
     return [
         *lines, *_harm_lines(near, healthy.line.norm),
         *[f"Next, without a new run: add --drawn-by {' or '.join(dict.fromkeys(codes))} if it draws your weights."]

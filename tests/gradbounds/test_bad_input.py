@@ -71,7 +71,7 @@ BAD = [
     ),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--adamw-rate", "1"),
-        "--adamw-rate requires the optimizer muon, got sgd adam.",
+        "--adamw-rate requires the optimizer muon, got adam sgd.",
     ),
     (
         ("predict", "--like", "gpt2", "--learning-rate", "1", "--optimizer", "muon", "--adamw-rate", "0.31"),
