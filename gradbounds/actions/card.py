@@ -577,11 +577,11 @@ def _verdict(
     # If all positions have equal states, their predictions are equal, too. The smallest loss is then the entropy of the
     # token frequencies. Two sampled networks stayed near it longer than with an option (docs/configurations.md).
     slow, name = layers.slowest
-    then = f"{'try `option`' if option else 'test changes: --compare'} (effect on training unknown)"
+    then = f"{'try the row `option`' if option else 'test changes: --compare'} (effect on training unknown)"
     if layers.fullest:
         first = (
-            f"keep this initialization, but log each expert's share of tokens: one is chosen for {layers.fullest:.0%} "
-            f"of them in step 1. If most experts stay idle, {then}"
+            f"keep this initialization, but log each expert's share of tokens: in some layer, {layers.fullest:.0%} of "
+            f"them choose one expert. If most experts stay idle, {then}"
         )
     elif layers.alike:
         law = law_of(step.stack, step.asked.text)

@@ -477,7 +477,7 @@ _INSIDE = sum(json.loads((FOLDER / "expert-ranges.json").read_text(encoding="utf
         (
             "olmoe-1b-7b",
             "--depth 1",
-            "keep this initialization, but log each expert's share of tokens: one is chosen for 3",
+            "keep this initialization, but log each expert's share of tokens: in some layer, 3",
             "alike",
         ),
         ("olmoe-1b-7b", "", " of tokens in layer 2 (", "largest share"),
@@ -825,18 +825,18 @@ def test_lost_norms_and_equal_tokens_are_named():
     [
         (LayerSummary(), None, "keep this initialization: step 1 shows no fault."),
         (
-            LayerSummary(fullest=0.9), None, "keep this initialization, but log each expert's share of tokens: one is "
-            "chosen for 90% of them in step 1. If most experts stay idle, test changes: --compare (effect on training "
-            "unknown).",
+            LayerSummary(fullest=0.9), None, "keep this initialization, but log each expert's share of tokens: in some "
+            "layer, 90% of them choose one expert. If most experts stay idle, test changes: --compare (effect on "
+            "training unknown).",
         ),
         (LayerSummary(slowest=(0.02, "WQ")), None, "keep this initialization, but lower AdamW's epsilon (WQ ~0.02x as"),
         (LayerSummary(slowest=(0.7, "WQ")), None, "keep this initialization: step 1 shows no fault"),
         (LayerSummary(alike=9), None, "keep this initialization. If the loss stalls near 5 (the best loss from token "),
         (
             LayerSummary(alike=9), 1, "keep this initialization. If the loss stalls near 5 (the best loss from token "
-            "frequencies alone), tokens may be too alike: try `option` (effect on training unknown).",
+            "frequencies alone), tokens may be too alike: try the row `option` (effect on training unknown).",
         ),
-        (LayerSummary(alike=9, fullest=0.9), 1, "keep this initialization, but log each expert's share of tokens: one"),
+        (LayerSummary(alike=9, fullest=0.9), 1, "keep this initialization, but log each expert's share of tokens: in"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_numbers(summary, option, said):
