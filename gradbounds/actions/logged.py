@@ -187,7 +187,8 @@ def _judged(
             return None, lines, []
         far = far_lines(layers, _FINE)
         rare = "; ".join(off_words(healthy, printed))
-        return not far, far or [f"{_FINE}{', though outside 19 of 20 runs: ' * bool(rare)}{rare}."], []
+        falls = _fall_lines([healthy], printed) if healthy.contradicts(printed) else []
+        return not far, far or [f"{_FINE}{', though outside 19 of 20 runs: ' * bool(rare)}{rare}.", *falls], []
     missing: list[str] = []
     causes = [*matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
@@ -275,7 +276,9 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     codes = [
         code[1]
         for cause in near
-        if WITH_TEXT not in cause.words and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
+        if not cause.contradicts(printed)
+        and WITH_TEXT not in cause.words
+        and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
     ]
     return [
         *lines, *_harm_lines(near, healthy.line.norm),
@@ -288,12 +291,11 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
 
 def _open_lines(healthy: Cause, theory: Theory, printed: LogLine) -> list[str]:
     # State why a step that is as predicted is undecided: the next loss contradicts it, or texts differ too much.
-    fall, error = healthy.fall(printed)
-    if abs((printed.fall or 0.0) - fall) > BEYOND * error:
+    if healthy.contradicts(printed, at_rate_0=True):
         return [
             "Step 1: undecided: loss and gradient norm are as predicted, but the fall of the loss to step 2 is not.\n"
-            "Either other code initializes the weights (--drawn-by), or the optimizer is not AdamW, or the rate is "
-            "not step 1's.",
+            "Either other code initializes the weights (--drawn-by), or the optimizer is not AdamW, or step 1 had "
+            "another rate.",
             *_fall_lines([healthy], printed),
         ]
     if theory.spread and printed.norm is not None and BEYOND * healthy.line.log_deviation > math.log(2.0):
@@ -317,7 +319,7 @@ def _fall_lines(causes: Sequence[Cause], printed: LogLine) -> list[str]:
     each = ", ".join(f"{fall:.2g} +- {error:.2g} {words}" for words, (fall, error) in falls.items())
     return [
         f"From step 1 to 2 the loss falls by {printed.fall:.3g}; theory, for AdamW at the logged rate "
-        f"{printed.rate:.3g}: {each}."
+        f"{printed.rate:.3g}: {each}. Some frameworks log the next step's rate; a warm-up may begin with 0."
     ]
 
 

@@ -66,14 +66,21 @@ class Cause:
     def offs(self, logged: LogLine) -> tuple[float, ...]:
         """Return how many standard deviations the logged loss, norm and matrices are from this cause's predictions.
 
-        The norm is compared by its logarithm, and matrices by the proportions of their norms. Last is the loss's fall
-        in step 1, if it is predicted.
+        The norm is compared by its logarithm, and matrices by the proportions of their norms.
         """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         norm = math.nan if logged.norm is None else logged.norm / self.line.norm
-        off = 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation
+        return loss, 0.0 if math.isnan(norm) else math.log(norm) / self.line.log_deviation, *self.line.matrices
+
+    def contradicts(self, logged: LogLine, *, at_rate_0: bool = False) -> bool:
+        """Return whether the logged fall of the loss is not as predicted at the logged rate, nor at rate 0 if allowed.
+
+        Some frameworks log the next step's rate, while a warm-up begins with rate 0.
+        """
         fall, error = self.fall(logged)
-        return loss, off, *self.line.matrices, *[((logged.fall or 0.0) - fall) / error] * (not math.isnan(fall))
+        is_off = abs((logged.fall or 0.0) - fall) > BEYOND * error
+        noise = 2.0**0.5 * self.line.loss_deviation
+        return is_off and not (at_rate_0 and abs(logged.fall or 0.0) < BEYOND * noise)
 
     def fall(self, logged: LogLine) -> tuple[float, float]:
         """Return the predicted fall of the loss from step 1 to step 2, and its standard deviation; NaN if unknown.

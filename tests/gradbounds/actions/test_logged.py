@@ -731,9 +731,9 @@ def test_bad_folders(tmp_path):
             read_log(path)
 
 
-@pytest.mark.parametrize(("times", "fine"), [(1.0, True), (4.0, None)])
-def test_the_next_loss_contradicts_weights_whose_first_step_is_as_predicted(tmp_path, capsys, times, fine):
-    """The loss falls as AdamW lowers it, or the log is undecided; a smaller rate than the noise says nothing."""
+@pytest.mark.parametrize(("times", "fine", "printed"), [(1.0, True, False), (4.0, None, True), (0.0, True, True)])
+def test_the_next_loss_contradicts_weights_whose_first_step_is_as_predicted(tmp_path, capsys, times, fine, printed):
+    """The loss falls as AdamW lowers it, or the log is undecided; a warm-up may begin with rate 0."""
     file, log = tmp_path / "config.json", tmp_path / "log.jsonl"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
     line = ["predict", "--config", str(file), "--tokens", "32", "--batch", "64", "--text", "zipf:1"]
@@ -749,7 +749,7 @@ def test_the_next_loss_contradicts_weights_whose_first_step_is_as_predicted(tmp_
         assert main([*line, "--logged", str(log)]) == (0 if is_fine else 3)
         said = capsys.readouterr().out
         assert said.startswith("Step 1 is as predicted." if is_fine else "Step 1: undecided: loss and gradient norm")
-        assert ("+- " in said.partition("for AdamW at the logged rate 0.0001: ")[2]) == (not is_fine)
+        assert ("+- " in said.partition("for AdamW at the logged rate 0.0001: ")[2]) == (printed and rate == 1e-4)
 
 
 @pytest.mark.parametrize(
