@@ -166,7 +166,7 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; the balancing loss adds {added} ({change})" * (stack.router_scores == "softmax" and weight != 0)
+    left_out = f"; without balancing loss ({added}; {change})" * (stack.router_scores == "softmax" and weight != 0)
     first, most = stack.depth + 1 - len(loads), int(loads.argmax())
     others = "".join(f"{loads[k]:.0%} in {first + k}, " for k in dict.fromkeys((0, len(loads) - 1)) if k != most)
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
@@ -270,8 +270,8 @@ def _step_lines(
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
     unused = ", experts without tokens stay" * bool(stack.experts)
-    slower = f", except {slowest[1]} (~{slowest[0]:.1g}x: epsilon)" * bool(slowest[1])
-    alike = "; WQ, WK hardly change the loss (alike tokens)" * are_alike
+    slower = f", but {slowest[1]} ~{slowest[0]:.1g}x (AdamW's epsilon)" * bool(slowest[1])
+    alike = "; WQ, WK hardly matter (alike tokens)" * are_alike
     return [
         card_row(
             "AdamW, Muon",
@@ -417,7 +417,8 @@ def share_rows(
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
-    layer = f"; all of layer {layers.argmax()}: {layers.max():.0%}" * bool(layers.max() > UNEVEN / stack.depth)
+    even = f"layer {layers.argmax()}: {layers.max():.0%} (even: {1 / stack.depth:.0%})"
+    layer = f"; {even}" * bool(layers.max() > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)
@@ -463,7 +464,7 @@ def reasons_of_largest(scale: NoiseScale, sequences: int) -> list[str]:
         power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
         of_inputs = f"{first}'s inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
         reason = (
-            f"the backward signal shrinks {times} on its way through {first} to {other}"
+            f"the backward signal reaches {first} before {other}, and {first} shrinks it {times}"
             if _FED_BY.get(other) == first
             else f"router weights make the backward signal at W2 {times} smaller than at {first}"
             if scale.stack.experts and other == "W2"

@@ -106,11 +106,12 @@ _ROUGH = 2.5
 # a ratio of the first list times the rate by half as many positions.
 _FEWER, _MORE, _HALVED = {"adam": 0.57, "sgd": 0.48}, 1.12, {"adam": 0.7, "sgd": 0.62}
 
-_RATE_VIEW = "--learning-rate R"
+# A view, and a usual peak learning rate.
+_RATE_VIEW, _PEAK = "--learning-rate R", "3e-4"
 
 _IGNORED = "ignored on request"
 # Evidence for ranges (docs/report.md, first lines of public logs).
-_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs"
+_PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks of width 256, 512"  # with experts; 47 of their 48 numbers (expert-ranges.json)
 OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
@@ -193,7 +194,7 @@ class FirstStepOfRun:
         if (is_within or batch) and asked.text is not None:
             change = max(  # one of both follows
                 stack.composition.input_norm * _OF_ESTIMATE * quick.seconds * (quick.seconds <= SHORT_SECONDS),
-                cost_of_option(stack, text, limits["patterns"]).seconds,
+                cost_of_option(stack, limits["patterns"]).seconds,
             )
             cost += replace(quick, seconds=_OF_ESTIMATE * (not batch) * quick.seconds + change)
             for count in _positions(stack, notes):
@@ -602,7 +603,7 @@ def _run_lines(
 ) -> list[str]:
     fewer = longest is not None and first.stack.tokens < longest
     of_context = f" (its context of {longest} has no quick prediction)" if fewer else ""
-    maximum = " (config's maximum)" * (longest is not None and not fewer)
+    maximum = " (the config's maximum)" * (longest is not None and not fewer)
     at = batch_text(first.batch, first.stack.tokens, first.text, first.asked.of_tokens or maximum)
     other = f"yours: --batch S{' --tokens N' * (longest is not None)} --text FILE"
     lines = [f"Step 1: {at}{of_context}{'' if first.is_fine else f'; {other}'}"]
@@ -642,32 +643,37 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        "Learning rate of step 1 only (peak / warm-up steps: 3e-4 / 2000 = 1.5e-07); finer: --learning-rate R "
+        f"Learning rate of step 1 (peak / warm-up steps, as {_PEAK} / 2000 = 1.5e-07); yours: --learning-rate R "
         "--warmup-steps N",
-        card_row(
-            RATES["adam"],
-            rate_text(rates["adam"], is_quick=True)
-            if rates["positions"] < POSITIONS
-            else rate_text(rates["adam"], rates["evidence"]),
-        ),
+        card_row(RATES["adam"], _rate_row(rates["adam"], "~" * (rates["positions"] < POSITIONS))),
     ]
 
 
-def rate_text(ends: Mapping[str, float | None], known: str = "", *, is_quick: bool = False) -> str:
+def _rate_row(ends: Mapping[str, float | None], about: str) -> str:
+    # Return the rate below which step 1 lowers the loss, as a usual peak over a number of warm-up steps, and its range.
+    if not (low := ends["low"]):
+        return rate_text(ends)
+    safe = min(low, ends["rises"] or low)
+    least, highest = _digits(safe), _digits(ends["high"] or 0.0)
+    steps = f" ({_PEAK} / {math.ceil(float(_PEAK) / safe)} steps)" * (safe < float(_PEAK))
+    return f"below {least}{steps}, step 1 lowers the loss; theory's limit: {about}{least} to {highest}"
+
+
+def _digits(rate: float) -> str:
+    return f"{rate:.1e}" if rate < 1e-3 else f"{rate:.2g}"
+
+
+def rate_text(ends: Mapping[str, float | None], known: str = "") -> str:
     """Return the rate below which step 1 lowers the loss, and from which rates on it may raise it.
 
     Args:
         ends: result of `rate_limits`.
         known: evidence for the limits of the critical rate, as text.
-        is_quick: whether the limits are from few positions; `--learning-rate` has finer ones.
     """
-    low, rate, high, rises = (
-        f"{end:.1e}" if end < 1e-3 else f"{end:.2g}"
-        for end in (ends[name] or 0.0 for name in ("low", "rate", "high", "rises"))
-    )
+    low, rate, high, rises = (_digits(ends[name] or 0.0) for name in ("low", "rate", "high", "rises"))
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    theory = f"theory: {'~' * is_quick}{low} to {high}{f', {known}' * bool(known)}"
+    theory = f"theory: {low} to {high}{f', {known}' * bool(known)}"
     if ends["rises"] is None:
         safe, sampled = low, "not sampled"
     else:
@@ -681,14 +687,10 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     masked = first.line.masked if first else 0.0
     if first is not None and first.result is not None:
         is_sampled = stack.placement == "pre" and stack.activation in _UNITS
-        expected = (
-            f"Ranges held for {_PUBLIC}"
-            if is_sampled
-            else f"Extrapolated from GPTs and Llamas (ranges held for {_PUBLIC})"
-        )
+        expected = f"Tested: {_PUBLIC}" if is_sampled else f"Extrapolated from GPTs and Llamas ({_PUBLIC})"
         if has_experts(stack):
             expected = (
-                f"Ranges {'extrapolated from' if stack.width > 512 else 'held for 47 of 48 numbers of'} {_EXPERTS}"
+                f"Ranges {'extrapolated from' if stack.width > 512 else 'contain 47 of 48 numbers of'} {_EXPERTS}"
             )
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
@@ -699,7 +701,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f" at {sizes}" * ("finite width" in expected)
-        expected += f"; {int(count) - int(off)} of {count} numbers agree with a small {of}{at_width}"
+        expected += f"; {int(count) - int(off)} of {count} numbers of a small {of} agree{at_width}"
     left_out = ", ".join(
         f"{note.value} ({note.reason.partition(';')[0]})"
         if note.field in ("architectures", "model_type")

@@ -109,7 +109,7 @@ class FirstLine:
 
     @property
     def norm_range(self) -> tuple[float, float]:
-        """Return the limits of the gradient norm in 19 of 20 runs, two standard deviations of its logarithm each way.
+        """Return the limits of the gradient norm in 95% of runs, two standard deviations of its logarithm each way.
 
         The range of a quick estimate is wider on both sides, so that it contains the range of the fine estimate.
         """
@@ -269,7 +269,7 @@ def repeats_of_norm(stack: Stack, line: FirstLine, norm: float) -> float:
 
 
 def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tuple[str, str]:
-    """Describe the ranges of the loss and of the gradient norm that contain 19 of 20 runs, with the included errors.
+    """Describe the ranges of the loss and of the gradient norm that contain 95% of runs, with the included errors.
 
     Args:
         line: predicted first line.
@@ -278,7 +278,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     """
     errors = f"; with errors of {'text, ' * texts}theory{', quick estimate' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
-    runs, rough = " in 19 of 20 runs" * (not line.is_bound), ""
+    runs, rough = " in 95% of runs" * (not line.is_bound), ""
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
         none = (1.0 - line.masked) ** line.positions
         runs, rough = "", f"; rough: {line.masked * line.positions:.2g} masked words a batch"

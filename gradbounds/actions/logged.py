@@ -188,7 +188,7 @@ def _judged(
         far = far_lines(layers, _FINE)
         rare = "; ".join(off_words(healthy, printed))
         falls = _fall_lines([healthy], printed) if healthy.contradicts(printed) else []
-        return not far, far or [f"{_FINE}{', though outside 19 of 20 runs: ' * bool(rare)}{rare}.", *falls], []
+        return not far, far or [f"{_FINE}{', though outside 95% of runs: ' * bool(rare)}{rare}.", *falls], []
     missing: list[str] = []
     causes = [*matrix_causes(healthy.line, layers, read), *logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)

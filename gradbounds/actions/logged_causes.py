@@ -279,7 +279,7 @@ def _norm_causes(line: FirstLine, read: Reading, divisors: Sequence[int]) -> Ite
 def off_words(healthy: Cause, printed: LogLine) -> list[str]:
     """Describe whether the loss or the gradient norm differs from its prediction, by which factor, and what is usual.
 
-    The usual factors are those of 19 of 20 runs, and only numbers outside them are described.
+    The usual factors are those of 95% of runs, and only numbers outside them are described.
     """
     line = healthy.line
     by, (least, most) = 2.0 * line.loss_deviation / line.loss, line.norm_range
@@ -288,7 +288,7 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
         ("gradient norm", printed.norm, line.norm, least / line.norm, most / line.norm, ".3g"),
     )
     return [
-        f"the {name} is {number / theory:.4g} times the prediction (19 of 20 runs: {low:{digits}} to {high:{digits}})"
+        f"the {name} is {number / theory:.4g} times the prediction (95% of runs: {low:{digits}} to {high:{digits}})"
         for name, number, theory, low, high, digits in pairs
         if number is not None and not low <= number / theory <= high
     ]

@@ -60,14 +60,12 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
-# Seconds by the estimate, at most, of a batch for which an option is predicted, which takes a fifth of it, of a
-# change's batch, and of a batch in the search for an option. Where a batch takes longer, the option's has shorter
-# sequences, and the card has no change for SGD.
-_CHANGE_SECONDS, SHORT_SECONDS, _SEARCH_SECONDS = 6.0, 3.0, 1.0
+# Seconds by the estimate, at most, of a batch for which the card has a change for SGD.
+SHORT_SECONDS = 3.0
 
-# The usual number of tests in the search for an option, and the part of a prediction that a test takes: it has no
-# backward pass. Measured for eight models: 0.40 to 0.71.
-_TESTS, _OF_PREDICTION = 2, 0.55
+# The part of a prediction that a test in the search for an option takes: it has no backward pass. Measured for eight
+# models: 0.40 to 0.71.
+_OF_PREDICTION = 0.55
 
 SKIPPED = 0.1
 """The share of the residual stream's mean square below which the layers that add it are called nearly skipped."""
@@ -116,7 +114,6 @@ class Option:
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
         own: mean probability that a tied head gives to a position's own token.
         fullest: share of tokens that the fullest expert takes at this cosine, the most of a layer; 0 without experts.
-        tokens: tokens of the shorter sequences to which the numbers belong; 0 for those of step 1.
     """
 
     words: str
@@ -125,7 +122,6 @@ class Option:
     added: tuple[float, float]
     own: float = 0.0
     fullest: float = 0.0
-    tokens: int = 0
 
 
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
@@ -245,78 +241,39 @@ def change_of_step(
     return advised
 
 
-def cost_of_option(stack: Stack, text: str, patterns: int | None) -> Cost:
+def cost_of_option(stack: Stack, patterns: int | None) -> Cost:
     """Estimate the cost of `option_of` for a network whose tokens are alike."""
-    short, is_quick = _of_search(stack, text, patterns)
-    cost = sum(
-        (
-            prediction_cost(replace(each, sequences=1), patterns=2, grouped=True, text=True, coarse=True)
-            for each in [short] * _TESTS + [stack] * (is_quick and short is not stack)
-        ),
-        Cost(),
-    )
+    cost = prediction_cost(replace(stack, sequences=1), patterns=patterns or 2, grouped=True, text=True, coarse=True)
     return replace(cost, seconds=_OF_PREDICTION * cost.seconds)
 
 
-def _of_search(stack: Stack, text: str, patterns: int | None) -> tuple[Stack, bool]:
-    # Return the network with the sequences of the search for an option, and whether whole sequences are quick enough.
-    short = stack
-    while short.tokens > FEWEST_TOKENS and quick_cost(short, law_of(short, text), patterns).seconds > _SEARCH_SECONDS:
-        short = replace(short, tokens=max(FEWEST_TOKENS, short.tokens // 2))
-    return short, quick_cost(stack, law_of(stack, text), patterns).seconds <= _CHANGE_SECONDS
-
-
 def option_of(run: Result, text: str, patterns: int | None, budget: Budget) -> Option | None:
-    """Return the smallest embeddings with which the tokens of step 1 differ; None if there are none, or they differ.
+    """Return embeddings with which the tokens of step 1 differ; None if there are none, or tokens differ already.
 
     Tokens differ if no layer has a cosine of two tokens above 1/2. Layers add a mean square a to embeddings of mean
     square s², which are orthogonal for two tokens. So their cosine is at most a/(s² + a), and 1/2 at most for s² >= a.
-    Since a falls as tokens differ, the present rms of the stream suffices, and a bisection tests sizes 1, 2, 5, ...
-    below, the two largest ones first. If a tied network then predicts its own token, the lowest cosine counts, unless
-    tokens are still alike.
-
-    The bisection assumes that the cosine falls with the size. It does in Pre-LN networks without a mask and position
-    embeddings, and with zero queries and keys. Let two tokens have the mean product p and half the mean squared
-    distance d, so that their cosine c is p/(p + d). Attention adds to every p a mean over all pairs of tokens, which
-    rises with every c, and nothing to d. Units and experts add φ(c) to p and φ(1) − φ(c) to d. φ rises, as its power
-    series has no negative coefficients. Smaller embeddings begin with a smaller d, and with p = 0 for different tokens.
-    By induction over the branches, every p is at least as large for them, and every d is smaller. So every c is larger.
-    With a mask or random queries, attended means differ between tokens, so that attention changes d. Then nothing is
-    proved, and tests check one network.
-
-    Sequences are halved in the search while they take long. The numbers are those of the whole sequences, or of the
-    halved ones if the whole ones take long.
+    Since a falls as tokens differ, embeddings as large as the present rms of the stream suffice. The largest of the
+    sizes 1, 2, 5, 10, ... below this rms usually does, too, and is tested first. If a tied network then predicts its
+    own token, smaller sizes follow, down to one with which tokens are not alike.
 
     Args:
         run: result of `predict_batch` without the change.
         text: name of the law of the text.
         patterns: requested number of attention samples.
-        budget: limits of time and memory. If they do not hold the search, the result is None.
+        budget: limits of time and memory. If they do not hold the test, the result is None.
     """
     stack, stream = run.values["stack"], profiles(with_cosines(run.columns("layers")), "predicted")
     is_fine = stream.get("cosine", np.zeros(1)).max() <= NEARLY_EQUAL
-    if is_fine or not budget.holds(cost_of_option(stack, text, patterns)):
+    if is_fine or not budget.holds(cost_of_option(stack, patterns)):
         return None
-    short, is_quick = _of_search(stack, text, patterns)
-    largest = _round_up(float(stream["hidden_energy"][-1]) ** 0.5)
-    sizes, tested = [each for each in _SIZES if stack.embedding_scale < each <= largest], dict[float, Option | None]()
-
-    def is_enough(size: float) -> bool:
-        tested[size] = each = _tested(short, text, size, run)
-        return each is None or each.cosine <= DIFFERENT
-
-    low, high = 0, len(sizes) - 1
-    while low < high:  # the second largest usually suffices, and the next one does not
-        at = high - 1 if high > len(sizes) - 3 else (low + high) // 2
-        low, high = (low, at) if is_enough(sizes[at]) else (at + 1, high)
-    if sizes[high:] and sizes[high] not in tested:
-        is_enough(sizes[high])
-    known = {size: each for size, each in tested.items() if each and each.cosine <= NEARLY_EQUAL}
-    best = min(known, key=lambda size: (max(known[size].cosine, DIFFERENT), size), default=None)
-    if best is None or short is stack:
-        return known.get(best or 0.0)
-    shorter = replace(known[best], tokens=short.tokens)
-    return (_tested(stack, text, best, run) if is_quick else None) or shorter
+    largest, best = _round_up(float(stream["hidden_energy"][-1]) ** 0.5), None
+    sizes = [each for each in _SIZES if stack.embedding_scale < each <= largest]
+    for size in sizes[-2::-1]:
+        if best := _tested(stack, text, size, run):
+            break
+    if sizes and (best is None or best.cosine > DIFFERENT):
+        best = _tested(stack, text, sizes[-1], run) or best
+    return best if best and best.cosine <= NEARLY_EQUAL else None
 
 
 def _tested(stack: Stack, text: str, size: float, run: Result) -> Option | None:
@@ -345,26 +302,26 @@ def change_rows(table: Columns, run: Result | None, change: Remedy | None, optio
     if option:
         head = f", fullest expert under {option.fullest:.0%}" * (option.fullest > 0.0)
         head += f", tied head predicts the token itself with {option.own:.0%}" * (option.own >= 0.01)
-        effect = f"tokens' cosine at most {option.cosine:.2f}{head}{_cost_text(option.added, depth, option.tokens)}"
-        return [card_row("option", f"{option.words}: {effect} --compare {' '.join(as_flags(option.values))}")]
+        effect = f"tokens' cosine at most {option.cosine:.2f}{head}"
+        return [card_row("option", f"{_change_text(option)}: {effect}{_cost_text(option.added, depth)}")]
     if furthest(table if run is None else run.columns("layers")) < UNEVEN:
         return []
     text = "changes that even out the layers, with their costs: --compare"
     if change:
-        what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}: {change.words}"
-        text = f"{what}{_cost_text(change.added, depth)} --compare {' '.join(as_flags(change.values))}"
+        what = f"to even out the layers{' partly' * (change.first_over_last >= UNEVEN)}"
+        text = f"{what}: {_change_text(change)}{_cost_text(change.added, depth)}"
     return [card_row("if you use SGD", text)]
 
 
-def _cost_text(added: tuple[float, float], depth: int, tokens: int = 0) -> str:
+def _change_text(change: Remedy | Option) -> str:
+    return f"--compare {' '.join(as_flags(change.values))} ({change.words})"
+
+
+def _cost_text(added: tuple[float, float], depth: int) -> str:
     # State which share of the residual stream's mean square the layers still add after larger embeddings.
-    #
-    # Longer sequences than the given number of tokens had a smaller share: Qwen3-30B-A3B has 33% for 128 tokens, and
-    # 9.5% for its context.
-    (before, after), float32 = added, " float32 stream only;" * is_rounded_away(added[1], depth)
-    share = f"{'under' if tokens else 'only'} {float(f'{100 * after:.2g}'):g}% of the stream, not {before:.0%}"
-    known = f"; cost: layers 2 to {depth} add {share}{f' (at {tokens} tokens)' * bool(tokens)};"
-    return f"{known}{float32}" if 0.0 < after < before else "; cost, code:"
+    (before, after), float32 = added, "; float32 stream only" * is_rounded_away(added[1], depth)
+    share = f"{float(f'{100 * after:.2g}'):g}% of the residual stream, not {before:.0%}"
+    return f"; cost: layers 2 to {depth} then add {share}{float32}" if 0.0 < after < before else "; its cost is listed"
 
 
 def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -516,7 +473,7 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
         ways: list[tuple[str, float, dict[str, Any]]] = [
             ("", share * larger, {}) for share in (1.0, 0.5, 0.2, 0.1) * tied
         ]
-        untied = f"untied head (+{stack.vocab * stack.width / 1e6:.3g}M), "
+        untied = f"untie the head, +{stack.vocab * stack.width / 1e6:.3g}M parameters; "
         head, values = (untied, {"embeddings": "untied"}) if tied else ("", {})
         ways += [(head, _round_up(share * larger), values) for share in shares]
         for head, scale, values in ways:
@@ -533,7 +490,7 @@ def changes_of(stack: Stack, table: Columns, shares: Sequence[float] = (1.0,)) -
 def _larger_words(stack: Stack, scale: float, head: str = "") -> str:
     # Describe embeddings of a size; a tied head's rows keep theirs if it is not first untied by `head`.
     is_multiplied, positions = stack.embeddings == "tied" and not head, stack.positions.startswith("learned")
-    what = "embedded tokens" if is_multiplied else f"input{', position embeddings' if positions else ' embedding'}"
+    what = "embedded tokens" if is_multiplied else f"input{' and position' * positions} embeddings"
     return f"{head}rms of {what} {stack.embedding_scale:.3g} -> {scale:g}"
 
 

@@ -279,7 +279,7 @@ def test_who_draws_the_weights(capsys, tmp_path):
     by_class = output(capsys, *line[1:])
     drawn = "Weights: as GPTNeoXForCausalLM draws them; other training code: --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "27 of 27 numbers agree with a small GPTNeoXForCausalLM" in " ".join(by_class.split())
+    assert "27 of 27 numbers of a small GPTNeoXForCausalLM agree" in " ".join(by_class.split())
     by_code = output(capsys, *line[1:], "--drawn-by", "neox")
     assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
     assert "or --drawn-by" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code

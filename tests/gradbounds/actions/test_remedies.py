@@ -20,7 +20,7 @@ from gradbounds.layer_summary import profiles
 from gradbounds.network_text import with_cosines
 from gradbounds.result import Frames, Result
 from theory import Stack, predict
-from theory.mean_field.cost import Cost, prediction_cost
+from theory.mean_field.cost import prediction_cost
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY, OwnTokenError
 
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
@@ -87,8 +87,8 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
-    row = "even out the layers: rms of input embedding 1 -> 5; cost: layers 2 to 6 add only 11% of the stream, not 76%;"
-    assert f"{row} --compare embedding_scale=5 Learning" in " ".join(capsys.readouterr().out.split())
+    row = "even out the layers: --compare embedding_scale=5 (rms of input embeddings 1 -> 5); cost: layers 2 to 6 then"
+    assert f"{row} add 11% of the residual stream, not 76% Learning" in " ".join(capsys.readouterr().out.split())
 
 
 NO_LIMITS = budget.Budget.of(None, None)
@@ -105,17 +105,14 @@ def _run(stack, table):
 
 
 @pytest.mark.parametrize(("stack", "size"), CHANGES)
-@pytest.mark.parametrize("is_long", [False, True])
-def test_an_option_is_the_smallest_embedding_whose_tokens_differ(stack, size, is_long, monkeypatch):
-    """Its numbers are those of all tokens with more samples, and the next smaller embeddings have a cosine over 1/2."""
+def test_an_option_has_embeddings_whose_tokens_differ(stack, size):
+    """Its numbers are those of more samples, and the next smaller embeddings have a cosine over 1/2."""
 
     def layers(scale):
         how = {"text": remedies.law_of(stack, "zipf:1"), "patterns": 8, "grouped": True}
         table = layer_columns(predict(replace(stack, embedding_scale=scale), **how), None)
         return table, profiles(with_cosines(table), "predicted")
 
-    monkeypatch.setattr(remedies, "FEWEST_TOKENS", 32)  # in the search; the numbers are those of 64 tokens
-    monkeypatch.setattr(remedies, "quick_cost", lambda stack, *_: Cost(9.0 * (is_long and stack.tokens > 32)))
     streams = {scale: layers(scale)[1] for scale in (stack.embedding_scale, 1.0, 2.0, 5.0)}
     assert (np.diff([each["cosine"] for each in streams.values()], axis=0) < 0.0).all(), "it falls in every layer"
     option = remedies.option_of(_run(stack, layers(stack.embedding_scale)[0]), "zipf:1", None, NO_LIMITS)
@@ -130,9 +127,10 @@ def test_an_option_is_the_smallest_embedding_whose_tokens_differ(stack, size, is
 @pytest.mark.parametrize(
     ("cosines", "size"),
     [
-        ({0.2: 0.8, 0.5: 0.51, 1.0: 0.5, 2.0: 0.1, 5.0: 0.0}, 1.0),
-        ({0.2: 0.5, 0.5: 0.4, 1.0: 0.3, 2.0: 0.2, 5.0: 0.1}, 0.2),
-        ({0.2: 0.9, 0.5: 0.8, 1.0: 0.7, 2.0: 0.6, 5.0: 0.5}, 5.0),
+        ({2.0: 0.5, 5.0: 0.0}, 2.0),
+        ({2.0: 0.6, 5.0: None}, 2.0),
+        ({2.0: 0.95, 5.0: None}, None),
+        ({2.0: 0.6, 5.0: 0.5}, 5.0),
         ({0.2: 0.87, 0.5: 0.7, 1.0: None, 2.0: None, 5.0: None}, 0.5),  # a tied network predicts its own token
         ({0.2: 0.89, 0.5: None, 1.0: None, 2.0: None, 5.0: None}, None),
     ],
@@ -148,28 +146,28 @@ def test_an_option_has_a_cosine_of_at_most_one_half_or_the_lowest(cosines, size,
         stream = {"hidden_energy": np.array([1.0, 4.0]), "token_correlation": np.array([0.0, 4.0 * (cosine or 0.0)])}
         return stream, LARGEST_OWN_PROBABILITY + 0.01 * (cosine is None)
 
-    monkeypatch.setattr(remedies, "quick_cost", lambda *_: Cost())
     monkeypatch.setattr(remedies, "stream_of_text", stream_of_text)
     option, fine = (
         remedies.option_of(_run(stack, table | {"predicted": each}), "zipf:1", None, NO_LIMITS)
         for each in ([16.0, 0.89], [16.0, 0.88])
     )
     cost, of_test = (
-        remedies.cost_of_option(stack, "zipf:1", None).seconds,
+        remedies.cost_of_option(stack, None).seconds,
         prediction_cost(replace(stack, sequences=1), patterns=2, grouped=True, text=True, coarse=True).seconds,
     )
-    assert cost == pytest.approx(2 * 0.55 * of_test), "a test has no backward pass"
+    assert cost == pytest.approx(0.55 * of_test), "a test has no backward pass"
     assert not remedies.option_of(
         _run(stack, table | {"predicted": [16.0, 0.89]}), "zipf:1", None, replace(NO_LIMITS, seconds=0.9 * cost)
     )
-    assert fine is None and len(sizes) <= 4 and (option and option.values["embedding_scale"]) == size
-    words = (f"rms of input embedding 0.1 -> {size}".removesuffix(".0"), cosines.get(size), (0.0, 0.75))
+    assert fine is None and len(sizes) <= 5 and (option and option.values["embedding_scale"]) == size
+    words = (f"rms of input embeddings 0.1 -> {size}".removesuffix(".0"), cosines.get(size), (0.0, 0.75))
     assert option is None or (option.words, option.cosine, option.added, option.own) == (
         *words,
         LARGEST_OWN_PROBABILITY,
     )
-    # The share of the fullest of 8 experts in 300 routers, each with 4000 tokens of this cosine: 0.691 and 0.796.
-    assert option is None or option.fullest == pytest.approx({0.5: 0.691, 0.7: 0.796}[option.cosine], abs=0.025)
+    # The share of the fullest of 8 experts in 300 routers, each with 4000 tokens of this cosine; +- 0.008.
+    shares = {0.5: 0.691, 0.6: 0.743, 0.7: 0.796}
+    assert option is None or option.fullest == pytest.approx(shares[option.cosine], abs=0.025)
 
 
 def test_rows_state_the_option_and_the_change_for_sgd():
@@ -178,17 +176,16 @@ def test_rows_state_the_option_and_the_change_for_sgd():
     change = remedies.Remedy("rms a -> c", {"embedding_scale": 50.0}, 1.1, added=(0.97, 0.004))
     partly = replace(change, first_over_last=1.6)
     rows = [remedies.change_rows(table, None, *each) for each in ((change, option), (change, None), (partly, None))]
-    effect = "rms a -> b: tokens' cosine at most 0.46, tied head predicts the token itself with 13%"
+    effect = "(rms a -> b): tokens' cosine at most 0.46, tied head predicts the token itself with 13%"
     added, label = (
-        "; cost: layers 2 to 12 add only {}% of the stream, not 97%",
+        "; cost: layers 2 to 12 then add {}% of the residual stream, not 97%",
         "  if you use SGD   to even out the layers",
     )
-    assert rows[0] == [f"  option           {effect}{added.format(65)}; --compare embedding_scale=2"]
-    (row,) = remedies.change_rows(table, None, None, replace(option, own=0.0, fullest=0.348, tokens=128))
-    assert "cosine at most 0.46, fullest expert under 35%; cost: layers 2 to 12 add under 65% of " in row
-    assert row.endswith(", not 97% (at 128 tokens); --compare embedding_scale=2")
+    assert rows[0] == [f"  option           --compare embedding_scale=2 {effect}{added.format(65)}"]
+    (row,) = remedies.change_rows(table, None, None, replace(option, own=0.0, fullest=0.348))
+    assert "cosine at most 0.46, fullest expert under 35%; cost: " in row
     assert rows[1:] == [
-        [f"{label}{words}: rms a -> c{added.format(0.4)}; --compare embedding_scale=50"] for words in ("", " partly")
+        [f"{label}{words}: --compare embedding_scale=50 (rms a -> c){added.format(0.4)}"] for words in ("", " partly")
     ]
 
 

@@ -49,9 +49,9 @@ def test_a_loop_prints_both_lines_once(first, shown):
         (
             1.0,
             2.0,
-            " times the prediction (19 of 20 runs: 0.844 to 1.19); gradbounds predict --logged tests the causes",
+            " times the prediction (95% of runs: 0.844 to 1.19); gradbounds predict --logged tests the causes",
         ),
-        (1.5, None, "off: the loss is 1.5 times the prediction (19 of 20 runs: "),
+        (1.5, None, "off: the loss is 1.5 times the prediction (95% of runs: "),
         (0.3, 9.0, " of ln V: the weights are trained"),
         (float("nan"), 1.0, ": not positive and finite"),
         (1.0, 0.0, ": not positive and finite"),
