@@ -160,12 +160,10 @@ def logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> 
     """
     printed = read.line
     times = partial(multiplied, line)
-    for vocab in sorted(
-        {-(-stack.vocab // size) * size for size in (64, 128, 256, 512, 1024, 2048, 4096)} - {stack.vocab}
-    ):
-        yield Cause(
-            f"the vocabulary is padded to {vocab}", replace(line, loss=line.loss + math.log(vocab / stack.vocab))
-        )
+    padded = {-(-stack.vocab // 2**k) * 2**k for k in range(6, 13)} - {stack.vocab}
+    larger = {vocab: line.loss + math.log(vocab / stack.vocab) for vocab in padded}
+    for vocab in sorted(padded, key=lambda vocab: abs(larger[vocab] - (printed.loss or line.loss)))[:1]:
+        yield Cause(f"the vocabulary is padded to {vocab}", replace(line, loss=larger[vocab]), len(padded))
     yield Cause("the loss is in bits", times(1.0 / math.log(2.0), 1.0))
     positions = batch * stack.tokens
     sums = {f"all {positions} tokens": positions, f"the {stack.tokens} tokens of a sequence": stack.tokens}

@@ -235,15 +235,15 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row, times = furthest(table)
     worst = table.loc[row]
-    head = [
+    return [
         f"Norms by layer and matrix, logged / {beside}: median {middle:.3g}. Furthest from the median: "
         f"{_called(str(worst['role']))} of layer {worst['layer']}, logged {worst['logged']:.4g}, {beside} "
         f"{worst['theory']:.4g}, {times:.3g} times the median.",
+        *(
+            f"  {role:<9} {rows['ratio'].median():7.3g} times {beside} in the median, {rows['ratio'].min():.3g} in "
+            f"layer {rows.loc[rows['ratio'].idxmin(), 'layer']} to {rows['ratio'].max():.3g} in layer "
+            f"{rows.loc[rows['ratio'].idxmax(), 'layer']}; read from {', '.join(patterns_of(rows['name']))}"
+            for role, rows in table.groupby("role", sort=True)
+        ),
+        *lines,
     ]
-    of_roles = [
-        f"  {role:<9} {rows['ratio'].median():7.3g} times {beside} in the median, {rows['ratio'].min():.3g} in layer "
-        f"{rows.loc[rows['ratio'].idxmin(), 'layer']} to {rows['ratio'].max():.3g} in layer "
-        f"{rows.loc[rows['ratio'].idxmax(), 'layer']}; read from {', '.join(patterns_of(rows['name']))}"
-        for role, rows in table.groupby("role", sort=True)
-    ]
-    return [*head, *of_roles, *lines]

@@ -155,10 +155,10 @@ class Theory:
         """
         if self.law is None or logged.rate is None or logged.fall is None:
             return line
-        sizes: dict[str, Any] = {"positions": _POSITIONS, "networks": _NETWORKS, "masked": masked_share(notes)}
         try:
             moves = batch_steps(
-                stack, ["adam", "sgd"], self.batch, self.law, multiplier=logit_multiplier(notes), **sizes
+                stack, ["adam", "sgd"], self.batch, self.law, positions=_POSITIONS, networks=_NETWORKS,
+                masked=masked_share(notes), multiplier=logit_multiplier(notes),
             )  # fmt: skip
         except ValueError:  # no rule
             return line

@@ -156,7 +156,9 @@ def test_planted_networks(tmp_path, healthy):
         assert abs(math.log(other.norm / healthy.norm)) > 0.05 or abs(other.loss - healthy.loss) > 0.1
         assert judged(tmp_path, other.loss, other.norm).to_frame()["cause"][0] == cause
     padded = line_of(vocab=2048)
-    assert judged(tmp_path, padded.loss, padded.norm).to_frame()["cause"][0] == "the vocabulary is padded to 2048"
+    assert judged(tmp_path, padded.loss, padded.norm).to_frame().loc[0, ["cause", "tried"]].tolist() == [
+        "the vocabulary is padded to 2048", 3,  # 1024, 2048, 4096
+    ]  # fmt: skip
 
 
 def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
