@@ -273,18 +273,20 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         ),
         *_fall_lines([healthy, *ranked], replace(printed, norm=None)),
     ]
+    left = [cause for cause in near if not cause.contradicts(printed)]
+    only = f"If step 1 had the logged rate, the fall leaves only: {'; '.join(cause.words for cause in left)}."
     codes = [
         code[1]
-        for cause in near
-        if not cause.contradicts(printed)
-        and WITH_TEXT not in cause.words
+        for cause in left
+        if WITH_TEXT not in cause.words
         and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
     ]
     return [
         *lines, *_harm_lines(near, healthy.line.norm),
         *[f"Next, without a new run: add --drawn-by {' or '.join(dict.fromkeys(codes))} if it draws your weights."]
         * bool(codes),
-        *["This log cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
+        *[only] * (0 < len(left) < len(near)),
+        *["Loss and norm cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
           f"{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by)),
     ]  # fmt: skip
 

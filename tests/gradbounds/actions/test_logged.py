@@ -518,6 +518,11 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
     assert "Next, without a new run: add --drawn-by megatron if it draws your weights." in logged._off_lines(
         Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2)), log, [*causes, *also], []
     )
+    # At the logged rate, these weights lower the loss by 0.3, and Megatron's by 1.
+    fell, near = replace(log, fall=0.3, rate=1e-6), replace(causes[0].line, norm=92.8, fall=1.0)
+    both = [replace(causes[0], line=near), Cause("the gradient is added up over 8 steps", replace(near, fall=0.3))]
+    *_, left, _ = logged._off_lines(Cause("", FirstLine(11.0, 0.02, 11.4, 2.2, fall=0.04)), fell, both, [])
+    assert left == f"If step 1 had the logged rate, the fall leaves only: {both[1].words}."
     sentence, row = logged._code_lines(notes, [*causes, *also], log)
     assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.") and (
         row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
