@@ -23,8 +23,6 @@ BEYOND = 2.58
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Usual loss scales of half precision, and usual weights of auxiliary losses.
 _LOSS_SCALES, _WEIGHTS = [2**k for k in range(7, 33)], (1.0, 0.1, 0.01, 0.001)
-MOST_CAUSES = 3
-"""The largest number of printed causes of a difference between two logs."""
 UNLIKELY = 2.0 * math.log(20.0)
 """The difference of `Cause.surprise` from the likeliest cause's above which a cause is not printed: 20 times."""
 # How much less often than other causes a rare one is assumed: a squared norm, a fitted number, or two causes at once.
@@ -54,6 +52,7 @@ class Cause:
             text is unlike all measured ones.
         text_off: root of −2 ln of the text's prior probability, divided by that of the likeliest text.
         is_usual: whether the text repeats tokens as usual texts do.
+        codes: number of codes that may initialize the weights, for a cause that names one of them; else 1.
     """
 
     words: str
@@ -62,6 +61,7 @@ class Cause:
     is_fitted: bool = False
     text_off: float = 0.0
     is_usual: bool = True
+    codes: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, ...]:
         """Return how many standard deviations the logged loss, norm and matrices are from this cause's predictions.
@@ -118,13 +118,14 @@ class Cause:
     def surprise(self, logged: LogLine) -> float:
         """Return −2 ln of the cause's posterior probability, up to a constant.
 
-        Loss and norm have Gaussian logarithms. Causes have equal prior probabilities, which their tried numbers share;
-        a rare cause has less, and so has a text unlike most.
+        Loss and norm have Gaussian logarithms. Causes have equal prior probabilities, which their tried numbers share.
+        Other code is one cause, whose probability all codes share: a run has one of them, however many are known. A
+        rare cause has less, and so has a text unlike most.
         """
         line, is_rare = self.line, "norm is squared" in self.words or self.is_fitted and not self.is_text
         widths = [line.loss_deviation / line.loss] * (logged.loss is not None)
         widths += [line.log_deviation] * (logged.norm is not None and line.norm > 0.0)
-        return self.distance(logged) ** 2 + 2.0 * sum(map(math.log, [*widths, self.tried * _RARE**is_rare]))
+        return self.distance(logged) ** 2 + 2.0 * sum(map(math.log, [*widths, self.tried, self.codes, _RARE**is_rare]))
 
 
 def matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:

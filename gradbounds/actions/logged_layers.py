@@ -36,8 +36,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$|(?<=weight)_step$")
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 _NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
-FAR = 2.0
-"""The factor by which a matrix's ratio logged / predicted may differ from the median; in the tested run it is 1.25."""
+# The factor by which a matrix's ratio logged / predicted may differ from the median; in the tested run it is 1.25.
+_FAR = 2.0
 _SHOWN = 8
 # The matrices of units, of queries and keys, and of values. The mean and the standard deviation of the logarithm of the
 # first two kinds' ratio logged / predicted, over the values' ratio, if the text is another one. In 120 logs of five
@@ -186,7 +186,7 @@ def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
     if table.empty or not np.isfinite(table["ratio"]).all():
         return []
     row, times = furthest(table)
-    if 1 / FAR < times < FAR:
+    if 1 / _FAR < times < _FAR:
         return []
     role, layer = table.loc[row, ["role", "layer"]]
     return [

@@ -13,7 +13,7 @@ from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_o
 from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
-from gradbounds.actions.logged_causes import BEYOND, MOST_CAUSES, TRAINED, Cause, logging_causes, off_words
+from gradbounds.actions.logged_causes import BEYOND, TRAINED, Cause, logging_causes, off_words
 from gradbounds.actions.logged_layers import matrix_of, names_line
 from gradbounds.actions.logged_theory import at_repeats, doubts_of, text_causes
 from gradbounds.budget import Budget, by_estimates
@@ -32,6 +32,7 @@ _NEAR = 0.05
 #
 # Five seeds of four networks with 128 or 256 hidden units differ by up to 1.61, and their matrices by up to 1.44.
 _FAR = 1.7
+_MOST_CAUSES = 3  # that are printed
 _BOTH = (
     "Each log alone is as predicted, because the range of one log also includes usual texts and theory's own error. "
     "A likely cause of the difference is another text."
@@ -117,7 +118,7 @@ def compare_logs(
     few = far if 2 * len(far) < len(table) else far.head(0)
     tested = [] if agree else _causes(lines, reads, judged, few, batch, stack)
     rows = [(cause.words, *ratios, cause.distance(line)) for cause, line, ratios in tested if cause.explains(line)]
-    near = pd.DataFrame(rows[:MOST_CAUSES], columns=["cause", "loss_ratio", "norm_ratio", "distance"])
+    near = pd.DataFrame(rows[:_MOST_CAUSES], columns=["cause", "loss_ratio", "norm_ratio", "distance"])
     tried = sum(cause.tried for cause, _, _ in tested)
     return Result(
         about=f"step 1 of {files[0]} and {files[1]}",

@@ -250,17 +250,18 @@ class Theory:
 
     def others(self, given: Mapping[str, Any], logged: LogLine, missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
-        for words, other, notes in _other_weights(given, self.of, self.stack):
+        networks = [*_other_weights(given, self.of, self.stack)]
+        codes = sum(words.startswith(DRAWN_BY) for words, _, _ in networks)
+        for words, other, notes in networks:
             try:
-                cause = Cause(words, self.of_loss(other, logged) or self.line(other, notes, self.law))
+                line = self.of_loss(other, logged) or self.line(other, notes, self.law)
             except ValueError:  # no rule, or over the budget
                 missing.append(words)
-                continue
-            yield (
-                replace(cause, line=self.with_fall(other, notes, cause.line, logged))
-                if cause.explains(logged)
-                else cause
-            )
+            else:
+                cause = Cause(words, line, codes=codes if words.startswith(DRAWN_BY) else 1)
+                yield (
+                    replace(cause, line=self.with_fall(other, notes, line, logged)) if cause.explains(logged) else cause
+                )
 
     def with_texts(
         self, healthy: Cause, others: Sequence[Cause], read: Reading, by_itself: Mapping[str, Cause]
