@@ -278,8 +278,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     codes = [
         code[1]
         for cause in left
-        if WITH_TEXT not in cause.words
-        and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
+        if WITH_TEXT not in cause.words and (code := re.search(rf"^{DRAWN_BY} [^,]*\((\w+)\)", cause.words))
     ]
     return [
         *lines, *_harm_lines(near, healthy.line.norm),

@@ -524,9 +524,11 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
         Cause("nothing", FirstLine(11.0, 0.02, 11.4, 2.2)), log, [*causes, *also], []
     )
     # At the logged rate, these weights lower the loss by 0.3, and Megatron's by 1.
-    fell, near = replace(log, fall=0.3, rate=1e-6), replace(causes[0].line, norm=92.8, fall=1.0)
-    both = [replace(causes[0], line=near), Cause("the gradient is added up over 8 steps", replace(near, fall=0.3))]
-    *_, left, _ = logged._off_lines(Cause("", FirstLine(11.0, 0.02, 11.4, 2.2, fall=0.04)), fell, both, [])
+    both = [Cause(words, FirstLine(11.0, 0.02, 92.8, 5.0, fall=fall))
+            for words, fall in ((causes[0].words, 1.0), ("the gradient is added up over 8 steps", 0.3))]  # fmt: skip
+    *_, left, _ = logged._off_lines(
+        Cause("", FirstLine(11.0, 0.02, 11.4, 2.2, fall=0.04)), replace(log, fall=0.3, rate=1e-6), both, []
+    )
     assert left == f"If step 1 had the logged rate, the fall leaves only: {both[1].words}."
     sentence, row = logged._code_lines(notes, [*causes, *also], log)
     assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.") and (
@@ -537,18 +539,16 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
 def test_another_draw_of_a_models_weights(tmp_path, capsys):
     file, log = tmp_path / "config.json", tmp_path / "log.csv"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
-    line = ["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "2", "--json",
-            "--text", "zipf:1"]  # fmt: skip
-    assert main([*line, "--embeddings", "untied", "--drawn-by", "olmo"]) == 0
+    line = ["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "2", "--text", "zipf:1"]
+    assert main([*line, "--embeddings", "untied", "--drawn-by", "olmo", "--json"]) == 0
     drawn = json.loads(capsys.readouterr().out)
     log.write_text(f"step,loss,grad_norm\n0,{drawn['loss']},{drawn['gradient_norm']}\n1,1,1\n")
     asked = [*line, "--embeddings", "untied", "--drawn-by", "megatron", "--logged", str(log)]
-    assert main(asked) == 1
+    assert main([*asked, "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["as_it_should_be"], said["causes"][0]["cause"]) == (
         False, "weights are initialized by OLMo's code (olmo)",
     )  # fmt: skip
-    asked.remove("--json")
     assert main(asked) == 1 and ", next to a prediction with --drawn-by megatron (" in capsys.readouterr().out
     assert main([*asked[:-2], "--compare", "embedding_scale=1"]) == 0 and (
         "arguments:\n    --embedding-init-method-std 1  # documented" in capsys.readouterr().out

@@ -166,8 +166,9 @@ def test_an_option_has_a_cosine_of_at_most_one_half_or_the_lowest(cosines, size,
         LARGEST_OWN_PROBABILITY,
     )
     # The share of the fullest of 8 experts in 300 routers, each with 4000 tokens of this cosine; +- 0.008.
-    shares = {0.5: 0.691, 0.6: 0.743, 0.7: 0.796}
-    assert option is None or option.fullest == pytest.approx(shares[option.cosine], abs=0.025)
+    assert option is None or option.fullest == pytest.approx(
+        {0.5: 0.691, 0.6: 0.743, 0.7: 0.796}[option.cosine], abs=0.025
+    )
 
 
 def test_rows_state_the_option_and_the_change_for_sgd():
