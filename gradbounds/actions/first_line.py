@@ -276,7 +276,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
         notes: notes on the configuration.
         texts: whether the norm's deviation includes the difference between texts.
     """
-    errors = f"; with errors of {'text, ' * texts}theory{', quick estimate' * bool(line.quick)}"
+    errors = f"; errors: {'text, ' * texts}theory{', quick estimate' * bool(line.quick)}"
     errors += f"; {line.masked:.0%} masked" if line.masked else ", not by masking" * bool(masked_share(notes))
     runs, rough = " in 95% of runs" * (not line.is_bound), ""
     if 0.0 < line.masked * line.positions < _LEAST_MASKED:
@@ -293,7 +293,7 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
     )  # fmt: skip
     loss = f"{loss}, one standard deviation at most)" if line.is_bound else f"{loss.partition(' +-')[0]}{rough})"
     loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
-    return loss, f"{norm.partition(' +-')[0].replace(' (mean ', ', before clipping (')}{errors})"
+    return loss, f"{norm.partition(' +-')[0].replace(' (mean', ', before clipping (mean')}{errors})"
 
 
 def masked_share(notes: Sequence[Note]) -> float:

@@ -249,7 +249,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
     least = min((cause.surprise(printed) for cause in kinds.values()), default=0.0)
     near = [each for each in kinds.values() if each.is_text or each.surprise(printed) <= least + UNLIKELY]
     near = sorted(near, key=lambda each: not each.is_text)[:_MOST_LINES]  # a text decides the verdict
-    near.sort(key=ranked.index)
+    near.sort(key=lambda each: (each.contradicts(printed, at_rate_0=True), ranked.index(each)))
     if not near:
         return [
             *lines, f"None of {tested} tested causes explains these numbers.",

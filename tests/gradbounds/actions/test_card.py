@@ -956,13 +956,15 @@ def test_layers_of_a_comparison_are_those_of_the_batch(capsys, tmp_path):
 def test_coarse_groups_make_a_range_lopsided():
     line = FirstLine(11.0, 0.1, 3.45, 0.58)
     # A bound on the loss's deviation gives a range of more than 95% of runs.
-    assert normal_ranges(line, (), texts=False)[1].startswith("2.46 to 4.83 in 95% of runs, before clipping (3.45; ")
+    assert normal_ranges(line, (), texts=False)[1].startswith(
+        "2.46 to 4.83 in 95% of runs, before clipping (mean 3.45; "
+    )
     assert normal_ranges(line, (), texts=False)[0] == "10.80 to 11.20 in 95% of runs (mean 11.00)"
     assert normal_ranges(replace(line, is_bound=True), (), texts=False)[0] == (
         "10.80 to 11.20 (mean 11.00 +- 0.10, one standard deviation at most)"
     )
     assert normal_ranges(replace(line, quick=0.09), (), texts=True)[1] == (
-        "2.35 to 5.31 in 95% of runs, before clipping (3.45; with errors of text, theory, quick estimate)"
+        "2.35 to 5.31 in 95% of runs, before clipping (mean 3.45; errors: text, theory, quick estimate)"
     )
 
 

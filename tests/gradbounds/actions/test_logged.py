@@ -526,10 +526,13 @@ def test_a_verdict_names_the_codes_that_draw_other_weights():
     # At the logged rate, these weights lower the loss by 0.3, and Megatron's by 1.
     both = [Cause(words, FirstLine(11.0, 0.02, 92.8, 5.0, fall=fall))
             for words, fall in ((causes[0].words, 1.0), ("the gradient is added up over 8 steps", 0.3))]  # fmt: skip
-    *_, left, _ = logged._off_lines(
+    _, _, *rows, left, _ = logged._off_lines(
         Cause("", FirstLine(11.0, 0.02, 11.4, 2.2, fall=0.04)), replace(log, fall=0.3, rate=1e-6), both, []
     )
-    assert left == f"If step 1 had the logged rate, the fall leaves only: {both[1].words}."
+    assert (left, *(row.partition(": loss")[0] for row in rows[:2])) == (
+        f"If step 1 had the logged rate, the fall leaves only: {both[1].words}.",
+        *(f"  {each.words}" for each in both[::-1]),
+    )  # fmt: skip
     sentence, row = logged._code_lines(notes, [*causes, *also], log)
     assert sentence.endswith("If other code draws them, add --drawn-by megatron or torchtitan.") and (
         row.endswith("does not explain the log; loss 11, gradient norm 46.4 (log: 2 times)")
