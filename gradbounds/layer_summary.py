@@ -166,7 +166,7 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; without balancing loss ({added}; {change})" * (stack.router_scores == "softmax" and weight != 0)
+    left_out = f"; excludes balancing loss, +{added} ({change})" * (stack.router_scores == "softmax" and weight != 0)
     first, most = stack.depth + 1 - len(loads), int(loads.argmax())
     others = "".join(f"{loads[k]:.0%} in {first + k}, " for k in dict.fromkeys((0, len(loads) - 1)) if k != most)
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "

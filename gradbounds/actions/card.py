@@ -643,9 +643,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        f"Learning rate of step 1 (peak / warm-up steps, as {_PEAK} / 2000 = 1.5e-07); yours: --learning-rate R "
+        f"Learning rate of step 1 (peak / warm-up steps, as {_PEAK} / 2000 = 1.5e-07); finer: --learning-rate R "
         "--warmup-steps N",
-        card_row(RATES["adam"], _rate_row(rates["adam"], "~" * (rates["positions"] < POSITIONS))),
+        card_row(RATES["adam"], _rate_row(rates["adam"], "~" * (rates["evidence"] == "extrapolated"))),
     ]
 
 

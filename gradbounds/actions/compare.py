@@ -13,7 +13,6 @@ from gradbounds.actions.card import BATCH, RATES, at_context, critical_rates
 from gradbounds.actions.first_line import COARSE, quick_cost
 from gradbounds.actions.plan import DISTINCT, batch_text, planned
 from gradbounds.actions.remedies import (
-    DIFFERENT,
     EVEN,
     LESS_EVEN,
     SKIPPED,
@@ -420,8 +419,7 @@ def _list(
         ],
         *["", "-: one layer has no ratio of the first to the last layer"] * (not any(ratios)),
         "",
-        *[f"The first change is the card's option: the smallest of 1, 2, 5, ... with cosines of at most {DIFFERENT:g}"]
-        * bool(option),
+        *["The first change is the card's option, which tells alike tokens apart"] * bool(option),
         *[f"Advised for even layers (SGD): the smallest of 1, 2, 5, ... with all ratios below {EVEN:g}x, estimated"]
         * any("embedding_scale" in word for word in words),
         "added: share of the residual stream's mean square that layers 2 to L add", "Every number: --compare CHANGE",

@@ -43,10 +43,10 @@ _BEYOND = "far beyond"
 # Rates of public AdamW runs, divided by step 1's critical rate (docs/report.md, rates of public runs). PEAKS: the
 # lowest and the highest peak of a warm-up that trained, the number of models, and their fewest and most steps of a
 # warm-up. RAMPS, of 15 to 100 steps: a rate, the number of ramps that blew up at it or above, and of all that blew up.
-PEAKS, RAMPS = (0.69, 58, 7, 600, 2000), (0.44, 4, 5)
+PEAKS, RAMPS, _RAMP = (0.69, 58, 7, 600, 2000), (0.44, 4, 5), 100
 _RUNS = (
     "Published AdamW models ({2}, all successes) had warm-ups of {3} to {4} steps to {0:g} to {1:g} times step 1's "
-    "critical rate; this {5}."
+    "critical rate; this {5}. Theory of step 1 does not judge later steps."
 )
 _RAMPS = "{1} of {2} ramps of up to 100 steps that blew up did so at {0:g} times step 1's critical rate or above."
 _MOST = 1e100  # learning rate, whose square is finite
@@ -301,8 +301,8 @@ def _verdicts(
         ]  # fmt: skip
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
             place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
-            lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter")]
-            lines += [_RAMPS.format(*RAMPS)] * (warmup_steps < PEAKS[3])
+            lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter, and untested")]
+            lines += [_RAMPS.format(*RAMPS)] * (warmup_steps <= _RAMP)
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 
 

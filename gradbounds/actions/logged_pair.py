@@ -33,6 +33,8 @@ _NEAR = 0.05
 # Five seeds of four networks with 128 or 256 hidden units differ by up to 1.61, and their matrices by up to 1.44.
 _FAR = 1.7
 _MOST_CAUSES = 3  # that are printed
+_CLOSE = "the other is outside the range of one log, and the two are close"
+_SAME_TEXT = "if both logs have the same text, the other one is off"
 _BOTH = (
     "Each log alone is as predicted, because the range of one log also includes usual texts and theory's own error. "
     "A likely cause of the difference is another text."
@@ -251,8 +253,8 @@ def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:
         f"The logs {'agree in ' + ' and '.join(known) if agree else 'differ'}: {judged.limits(known)}.",
         *(f"The {name} is not compared: one log has none." for name in ("loss", "gradient norm") if name not in known),
         *[_BOTH] * (not agree and len(judged.right) == 2),
-        *(f"Only the {log} log is as predicted: the other is outside the range of one log, and the two are close."
-          for log in judged.right if agree and len(judged.right) == 1),
+        *(f"Only the {log} log is as predicted: {_CLOSE if agree else _SAME_TEXT}."
+          for log in judged.right if len(judged.right) == 1),
     ]  # fmt: skip
 
 

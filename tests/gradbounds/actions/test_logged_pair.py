@@ -126,6 +126,7 @@ def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
          "most 1.1% in the loss and 17.4% in the gradient norm, each in 99 of 100 pairs"),
         (1.21, ["first", "second"], False, "Each log alone is as predicted, because the range of one log also"),
         (1.12, ["second"], True, "Only the second log is as predicted: the other is outside the range of one log"),
+        (2.0, ["second"], False, "Only the second log is as predicted: if both logs have the same text, the other one"),
     ],
 )  # fmt: skip
 def test_two_runs_of_one_text_differ_by_weights_and_batches(tmp_path, norm, right, agree, said):

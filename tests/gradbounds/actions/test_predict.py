@@ -344,7 +344,9 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     assert (many["seconds"], many["bytes"]) == pytest.approx((expected.seconds, expected.bytes), rel=1e-3)
     assert found["seconds"] == pytest.approx(few["seconds"] + many["seconds"])
     said = printed(capsys, "--dry-run", "--compare", "placement=pre", "--draws", "8")
-    assert re.search(r"\n  network: .*; 8 sampled networks, about \S+ CPU s, within .*\n  placement=pre: [^;]*$", said)
+    assert re.search(
+        r"\n  network: .*; 8 sampled networks, about \S+ CPU s .*, within .*\n  placement=pre: [^;]*$", said
+    )
     experts = ["predict", "--like", "qwen3-30b-a3b", "--tokens", "64", "--compare", "depth=24", "--dry-run", "--json"]
     assert main(experts) == 0 and 30 < json.loads(capsys.readouterr().out)["seconds"], "critical rates included"
     refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")
