@@ -25,6 +25,7 @@ from gradbounds.actions.logged_causes import (
     logging_causes,
     matrix_causes,
     off_words,
+    separating_tests,
 )
 from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
 from gradbounds.actions.logged_theory import ANOTHER_TEXT, Theory, doubts_of
@@ -40,16 +41,6 @@ from simulate.counts import check_count
 from theory.configurations import Note
 from theory.configurations.training_codes import TRAINING_CODES
 
-# What a repeated step 1 shows under a cause, by words of the cause.
-_REPEATED = {
-    "one device's gradient": "if the norm is of one device's gradient, one device with the whole batch has the "
-    "predicted norm",
-    "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
-    "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
-    "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
-    "their standard deviation": "if weights have twice (half) their standard deviation, logged norms of dL/dWQ and "
-    "dL/dWK divided by that of dL/dWV are 3 to 8 times (a third to an eighth of) their prediction",
-}
 # The effect on training of a cause that only multiplies numbers, by a pattern of its words; {0} multiplies the norm.
 _HARMS = {
     "^the loss is (in|added|divided|multiplied) ": "only the log is wrong",
@@ -259,8 +250,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
             "gradbounds probe.",
         ]  # fmt: skip
     numbers = has_line({"loss": printed.loss, "gradient norm": printed.norm})
-    listed = "; ".join(cause.words for cause in near)
-    shown_by = [what for words, what in _REPEATED.items() if words in listed]
+    shown_by = separating_tests(cause.words for cause in near)
     lines += [
         f"Causes that may explain {numbers}{healthy.words} ({tested} tested, "
         f"{'a text, then ' * near[0].is_text}the likeliest first):",
@@ -286,7 +276,7 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         * bool(codes),
         *[only] * (0 < len(left) < len(near)),
         *["Loss and norm cannot tell these causes apart. Repeat step 1 with the same batch and one change: "
-          f"{'; '.join(shown_by)}."] * (len(near) > 1 and bool(shown_by)),
+          f"{shown_by}."] * (len(near) > 1 and bool(shown_by)),
     ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,6 +38,17 @@ WITH_TEXT = ", with a text (--text FILE) in which two tokens are equal with prob
 _FACTORS = {"half": 0.5, "twice": 2.0}
 # A number, or one of the tested factors of all weights' standard deviation.
 _NUMBERS = re.compile(r"\b\d[\d.]*|\bhalf\b(?= their)|\btwice\b(?= their)")
+
+# What a repeated step 1 shows under a cause, by words of the cause.
+_REPEATED = {
+    "one device's gradient": "if the norm is of one device's gradient, one device with the whole batch has the "
+    "predicted norm",
+    "gradient is added up": "if the gradient is added up, half as many of these steps or devices halve the norm",
+    "norm is squared": "if the norm is squared, twice the loss gives 4 times the norm",
+    "devices share": "if shared parameters are counted, half as many devices divide the norm by 1.4",
+    "their standard deviation": "if weights have twice (half) their standard deviation, logged norms of dL/dWQ and "
+    "dL/dWK divided by that of dL/dWV are 3 to 8 times (a third to an eighth of) their prediction",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +302,9 @@ def off_words(healthy: Cause, printed: LogLine) -> list[str]:
         for name, number, theory, low, high, digits in pairs
         if number is not None and not low <= number / theory <= high
     ]
+
+
+def separating_tests(causes: Iterable[str]) -> str:
+    """Describe the measurements that tell causes apart, from their words; "" if none is known."""
+    listed = "; ".join(causes)
+    return "; ".join(what for words, what in _REPEATED.items() if words in listed)

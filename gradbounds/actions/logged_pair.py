@@ -13,7 +13,14 @@ from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_o
 from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
-from gradbounds.actions.logged_causes import BEYOND, TRAINED, Cause, logging_causes, off_words
+from gradbounds.actions.logged_causes import (
+    BEYOND,
+    TRAINED,
+    Cause,
+    logging_causes,
+    off_words,
+    separating_tests,
+)
 from gradbounds.actions.logged_layers import matrix_of, names_line
 from gradbounds.actions.logged_theory import at_repeats, doubts_of, text_causes
 from gradbounds.budget import Budget, by_estimates
@@ -33,8 +40,6 @@ _NEAR = 0.05
 # Five seeds of four networks with 128 or 256 hidden units differ by up to 1.61, and their matrices by up to 1.44.
 _FAR = 1.7
 _MOST_CAUSES = 3  # that are printed
-_CLOSE = "the other is outside the range of one log, and the two are close"
-_SAME_TEXT = "if both logs have the same text, the other one is off"
 _BOTH = (
     "Each log alone is as predicted, because the range of one log also includes usual texts and theory's own error. "
     "A likely cause of the difference is another text."
@@ -253,8 +258,16 @@ def _verdict(judged: Judged, known: Sequence[str], agree: bool) -> list[str]:
         f"The logs {'agree in ' + ' and '.join(known) if agree else 'differ'}: {judged.limits(known)}.",
         *(f"The {name} is not compared: one log has none." for name in ("loss", "gradient norm") if name not in known),
         *[_BOTH] * (not agree and len(judged.right) == 2),
-        *(f"Only the {log} log is as predicted: {_CLOSE if agree else _SAME_TEXT}."
-          for log in judged.right if len(judged.right) == 1),
+        *(
+            f"Only the {log} log is as predicted: "
+            + (
+                "the other is outside the range of one log, and the two are close."
+                if agree
+                else "if both logs have the same text, the other one is off."
+            )
+            for log in judged.right
+            if len(judged.right) == 1
+        ),
     ]  # fmt: skip
 
 
@@ -262,8 +275,15 @@ def _of_causes(tried: int, near: pd.DataFrame) -> list[str]:
     # Return the causes that explain the ratios, and the number of tested ones.
     if near.empty:
         return [f"None of {tried} tested causes explains these ratios."] * (tried > 0)
-    return [f"Causes that may explain these ratios ({tried} tested), nearest first:"] + [
-        f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
+    shown_by = separating_tests(near["cause"])
+    return [
+        f"Causes that may explain these ratios ({tried} tested), nearest first:",
+        *(
+            f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}"
+            for row in near.itertuples()
+        ),
+        *[f"To tell them apart, repeat step 1 with the same batch and one change: {shown_by}."]
+        * (len(near) > 1 and bool(shown_by)),
     ]
 
 

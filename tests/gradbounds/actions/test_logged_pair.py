@@ -116,7 +116,9 @@ def test_a_log_that_is_as_predicted_has_no_fault(tmp_path):
     causes = compare_logs(
         [log(tmp_path, "c", LOSS, 2.9 * NORM), logs[1]], BATCH, STACK, judge=lambda _: Judged(shared=0.9)
     ).to_frame()["cause"]
-    assert causes.str.extract("(over 3|by 3|counts 8)")[0].tolist() == ["over 3", "by 3", "counts 8"]
+    assert causes.str.extract("(over 3|by 3|counts 8)")[0].tolist() == ["over 3", "by 3", "counts 8"] and (
+        ["; if the gradient is added up, half as many" in str(result) for result in results] == [True, False]
+    )
 
 
 @pytest.mark.parametrize(
