@@ -417,7 +417,7 @@ def share_rows(
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
-    even = f"layer {layers.argmax()}: {layers.max():.0%} (even: {1 / stack.depth:.0%})"
+    even = f"layer {layers.argmax()}: {layers.max():.0%} (even share: {1 / stack.depth:.0%})"
     layer = f"; {even}" * bool(layers.max() > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
