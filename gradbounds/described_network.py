@@ -9,7 +9,7 @@ from typing import Any
 from gradbounds.grid import FIELDS, field_name, field_value, field_values, said
 from theory import Stack
 from theory.configurations import Note, stack_from_config
-from theory.configurations.training_codes import HUGGING_FACE
+from theory.configurations.training_codes import HUGGING_FACE, training_code
 from theory.stack.placements import COMPOSITIONS
 from theory.stack.registry import nearest
 
@@ -40,7 +40,7 @@ class Description:
         if self.config is None and self.like is None:
             if self.ignore:
                 raise ValueError(f"ignore requires config or like, got {', '.join(self.ignore)} without them.")
-            if self.drawn_by != HUGGING_FACE:
+            if training_code(self.drawn_by):  # an unknown name lists all
                 raise ValueError(f"drawn_by requires config or like, got {self.drawn_by!r} without them.")
             return Stack(**given), ()
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)

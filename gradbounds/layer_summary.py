@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from checks.stacks.gradients_by_layer import Columns, matrices
 from gradbounds.network_text import (
@@ -57,6 +58,9 @@ with plain units it is smaller: -2 to 10% of WQ, -25 to 5% of WK.
 
 # The relative error of a ratio above which it is printed.
 _UNSURE = 0.1
+
+# AdamW's step in step 1, divided by its step for an epsilon of 0, below which a matrix counts as slowed.
+_SLOWED = 0.85
 
 # Matrices whose gradient comes through another matrix of their branch.
 _FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
@@ -118,7 +122,7 @@ def layer_summary(
     )
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        known_as = f"alike above {NEARLY_EQUAL}" + f": {'~' * coarse}{count} layers" * bool(count)
+        known_as = f"alike: above {NEARLY_EQUAL}" + f", {'~' * coarse}{count} layers" * bool(count)
         residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
     lines = [
         f"Layers: gradient norm and SGD's step, layer 1 / layer {last} (1x = equal), "
@@ -283,9 +287,9 @@ def _step_lines(
 def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e-8) -> tuple[float, str]:
     """Return AdamW's mean step in step 1, divided by its step for an epsilon of 0, in one matrix's median layer.
 
-    The matrix is one with the smallest factor, and the first of WQ and WK. The result is (1.0, "") if the factor is at
-    least 0.85. Gradients are clipped to norm 1, as most training codes do. Norms of WQ below the error of attention
-    samples are those of WK, if shapes are equal, and vice versa. Other such norms count as the smallest. If those are
+    The matrix is one with the smallest factor, and the first of WQ and WK. The result is (1.0, "") for a factor of at
+    least `_SLOWED`. Gradients are clipped to norm 1, as most training codes do. Norms of WQ below the error of samples
+    are those of WK, if shapes are equal, and vice versa. Other such norms count as the smallest. If those are
     half of a matrix's norms, the matrix is omitted. The smallest norm of all layers would be an effect of the samples.
 
     Args:
@@ -308,7 +312,13 @@ def slowest_step(stack: Stack, table: Columns, whole: float, epsilon: float = 1e
     medians = {name: float(np.median(of)) for name, of in sizes.items() if np.median(of)}
     name = next((name for name, size in medians.items() if size < 1.4 * min(medians.values())), "")
     factor = epsilon_factor(medians[name] / max(1.0, whole**0.5), epsilon) if whole and name else 1.0
-    return (factor, role(name)) if factor < 0.85 else (1.0, "")
+    return (factor, role(name)) if factor < _SLOWED else (1.0, "")
+
+
+def enough_epsilon(factor: float) -> float:
+    """Return the largest power of ten as AdamW's epsilon that hardly slows a matrix, by its factor for 1e-8."""
+    rms = brentq(lambda size: epsilon_factor(size) - factor, 1e-20, 1e-6)
+    return next(10.0**-k for k in range(8, 25) if epsilon_factor(rms, 10.0**-k) >= _SLOWED)
 
 
 def slowed_text(slowest: tuple[float, str], setting: str = "") -> str:

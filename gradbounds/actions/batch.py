@@ -17,7 +17,7 @@ from gradbounds.actions.first_line import (
     cost_of_batch,
     first_line,
     normal_ranges,
-    norms_of_texts,
+    quick_cost,
     quick_sampling,
     scale_of_batch,
     spread_of_texts,
@@ -99,12 +99,14 @@ class Asked:
         text: name or file of a text law, as in `law_of`; None if all tokens differ.
         of_tokens: source of the number of tokens, as text; "" if it was given or is the default of every network.
         is_default: whether the text is a model's default because none was given.
+        is_quick: whether only a quick estimate at this number of tokens is within the limits.
     """
 
     given: Mapping[str, Any]
     text: str | None
     of_tokens: str = ""
     is_default: bool = False
+    is_quick: bool = False
 
 
 def resolve_batch(
@@ -113,24 +115,24 @@ def resolve_batch(
 ) -> Asked:  # fmt: skip
     """Choose the network and the text of a batch, and the length of its sequences if the user does not give one.
 
-    A model's sequences are as long as its context, or the half, quarter, ... of it that keeps within the limits of time
-    and memory.
+    A model's sequences are as long as its context, by a quick estimate if a prediction exceeds the limits of time and
+    memory. If both exceed them, sequences have half of the context, a quarter, and so on.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
     """
     if not of.is_model:
         return Asked(given, text)
-    fields, of_tokens = dict(given), ""
-    if "tokens" not in given and (longest := context(of.read(given)[1])) is not None:
-        tokens = _within(longest, given, of, text, patterns, Budget.of(max_time, memory))
-        if tokens is not None:
+    fields, of_tokens, is_quick = dict(given), "", False
+    if (longest := given.get("tokens") or context(of.read(given)[1])) is not None:
+        tokens, is_quick = _within(longest, given, of, text, patterns, Budget.of(max_time, memory))
+        if tokens is not None and "tokens" not in given:
             fields["tokens"] = tokens
             most = f"the most within --max-time and --memory of the configuration's context of {longest}"
             of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
     stack, _ = of.read(fields)
     law = _law(stack, text)
-    return Asked(fields, law, of_tokens, is_default=text is None and law is not None)
+    return Asked(fields, law, of_tokens, is_default=text is None and law is not None, is_quick=is_quick)
 
 
 def _law(stack: Stack, text: str | None) -> str | None:
@@ -144,18 +146,22 @@ def _law(stack: Stack, text: str | None) -> str | None:
 
 def _within(
     longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
-) -> int | None:
-    # Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is.
+) -> tuple[int | None, bool]:
+    # Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is. The
+    # second result is whether only a quick estimate is, which is tried for the longest sequences.
     tokens = longest
     while tokens > 1:
         try:
             stack, _ = of.read({**given, "tokens": tokens})
-            if budget.holds(cost_of_batch(stack, law_of(stack, _law(stack, text)), patterns)[0]):
-                return tokens
+            law = law_of(stack, _law(stack, text))
+            if budget.holds(cost_of_batch(stack, law, patterns)[0]):
+                return tokens, False
+            if tokens == longest and budget.holds(quick_cost(stack, law, patterns)):
+                return tokens, True
         except ValueError:  # a mask of its own asks for its number of tokens, or words are fewer
             pass
         tokens //= 2
-    return None
+    return None, False
 
 
 def predict_batch(
@@ -180,10 +186,12 @@ def predict_batch(
     require(stack, "prediction")
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
+    if asked.is_quick:
+        patterns, coarse = quick_sampling(stack, law, patterns)
     if plan:
         return planned(
             (stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens),
-            "loss, gradient norms, their shares", cost_of_batch(stack, law, patterns)[0],
+            "loss, gradient norms, their shares", cost_of_batch(stack, law, patterns, coarse=coarse)[0],
         )  # fmt: skip
     try:
         scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse, notes=notes)
@@ -194,9 +202,8 @@ def predict_batch(
     family = _family_of(notes, of)
     vectors = vectors_of(stack, notes, of)
     table = _shares(scale.squares(batch, vectors))
-    line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
+    line = first_line(scale, batch, vectors, law, spread := spread_of_texts(asked.text, stack.vocab))
     line = replace(line, quick=COARSE * (coarse and stack.ffn == "gated"))
-    texts = norms_of_texts(stack, asked.text, line) is not None
     layers = _with_stream(norms_by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch)), scale.stream)
     larger = _of_larger_batch(scale, first_over_last(layers), quick=bool(coarse))
     reasons, names = reasons_of_largest(scale, batch), [name.replace("dL/d", "") for name in table["name"]]
@@ -216,7 +223,7 @@ def predict_batch(
         lines=[
             f"Step 1 of a run: {line_text(line, notes)}, "
             f"at {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}.",
-            *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=texts)),
+            *map(card_row, ("loss", "gradient norm"), normal_ranges(line, notes, texts=spread > 0.0)),
             *(text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []),
             *(_NOT_TEXT if law is None else [] if asked.text in KINDS else _of_law(law, line.masked)),
             *_warnings(asked.text, law), *deviation_lines(line),

@@ -44,6 +44,7 @@ from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     LayerSummary,
     card_row,
+    enough_epsilon,
     layer_summary,
     share_rows,
     squared_norms,
@@ -190,14 +191,15 @@ class FirstStepOfRun:
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
         quick = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
-        cost = Cost(_LEAST_SECONDS) + (cost_of_batch(stack, law, limits["patterns"])[0] if batch else Cost())
+        of_batch = quick if asked.is_quick else cost_of_batch(stack, law, limits["patterns"])[0]
+        cost = Cost(_LEAST_SECONDS) + (of_batch if batch else Cost())
         if (is_within or batch) and asked.text is not None:
             change = max(  # one of both follows
                 stack.composition.input_norm * _OF_ESTIMATE * quick.seconds * (quick.seconds <= SHORT_SECONDS),
                 cost_of_option(stack, limits["patterns"]).seconds,
             )
             cost += replace(quick, seconds=_OF_ESTIMATE * (not batch) * quick.seconds + change)
-            for count in _positions(stack, notes):
+            for count in [] if batch else _positions(stack, notes):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
@@ -205,8 +207,8 @@ class FirstStepOfRun:
     def plan(self, given: Mapping[str, Any], of: Description, refused: str, *, layers: bool) -> Result:
         """Return the description and the cost of the card, and the reason if theory is not within the limits."""
         step = "step 1" if self.asked.text and self.stack.tokens > 1 else "one sequence instead of step 1"
-        notes = of.read(given)[1]
-        rates = ", critical learning rates" * bool(step == "step 1" and _positions(self.stack, notes))
+        notes, has_rates = of.read(given)[1], step == "step 1" and not self.is_fine
+        rates = ", critical learning rates" * bool(has_rates and _positions(self.stack, notes))
         what = f"the card{' with tables of layers' * layers}: {step}, layers, a change{rates}"
         at = batch_text(self.batch, self.stack.tokens, self.text, self.asked.of_tokens)
         return planned((self.stack, notes, of), at, what, self.cost, *[f"  limits    {refused}"] * bool(refused))
@@ -592,7 +594,8 @@ def _verdict(
     elif step.result is None:
         first = "one sequence gives no reason to change this initialization"
     elif slow < 0.5:
-        first = f"keep this initialization, but lower AdamW's epsilon ({name} ~{slow:.1g}x as far)"
+        epsilon = f"{enough_epsilon(slow):.0e} (with 1e-08, {name} moves ~{slow:.1g}x as far)"
+        first = f"keep this initialization, but lower AdamW's epsilon to {epsilon}"
     else:
         first = "keep this initialization: step 1 shows no fault"
     return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
@@ -617,7 +620,7 @@ def _run_lines(
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     added = first.line.loss - uniform
     return [
-        *lines, card_row("loss", f"{loss}; ln V = {uniform:.2f}{f', random logits add {added:.2f}' * (added > 0.005)}"),
+        *lines, card_row("loss", f"{loss}; ln V {uniform:.2f}{f' + {added:.2f} by random logits' * (added > 0.005)}"),
         card_row("gradient norm", norm),
         *share_rows(
             squares, stack, norms, "; table: below" * first.is_fine, first.result.values["reasons_of_largest"]
@@ -643,9 +646,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     if "no_rule" in rates:
         return [f"Learning rate of step 1: {rates['no_rule']}"]
     return [
-        f"Learning rate of step 1 (peak / warm-up steps, as {_PEAK} / 2000 = 1.5e-07); finer: --learning-rate R "
+        f"Learning rate of step 1 (peak / warm-up steps; {_PEAK} / 2000 is 1.5e-07); finer: --learning-rate R "
         "--warmup-steps N",
-        card_row(RATES["adam"], _rate_row(rates["adam"], "~" * (rates["evidence"] == "extrapolated"))),
+        card_row(RATES["adam"], _rate_row(rates["adam"], ", extrapolated" * (rates["evidence"] == "extrapolated"))),
     ]
 
 
@@ -656,7 +659,7 @@ def _rate_row(ends: Mapping[str, float | None], about: str) -> str:
     safe = min(low, ends["rises"] or low)
     least, highest = _digits(safe), _digits(ends["high"] or 0.0)
     steps = f" ({_PEAK} / {math.ceil(float(_PEAK) / safe)} steps)" * (safe < float(_PEAK))
-    return f"below {least}{steps}, step 1 lowers the loss; theory's limit: {about}{least} to {highest}"
+    return f"below {least}{steps}, step 1 lowers the loss; the limit: {least} to {highest}{about}"
 
 
 def _digits(rate: float) -> str:
@@ -673,11 +676,12 @@ def rate_text(ends: Mapping[str, float | None], known: str = "") -> str:
     low, rate, high, rises = (_digits(ends[name] or 0.0) for name in ("low", "rate", "high", "rises"))
     if not ends["low"]:
         return f"critical rate {rate}; its error is not measured in such networks"
-    theory = f"theory: {low} to {high}{f', {known}' * bool(known)}"
+    theory = f"theory's limit: {low} to {high}{f', {known}' * bool(known)}"
     if ends["rises"] is None:
         safe, sampled = low, "not sampled"
     else:
-        safe, sampled = low if ends["low"] < ends["rises"] else rises, f"sampled: {rises}"
+        safe = low if ends["low"] < ends["rises"] else rises
+        sampled = f"no loss of a sampled network rose below {rises}"
     return f"stay below {safe}, or step 1 may raise the loss ({theory}; {sampled})"
 
 
@@ -708,7 +712,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         else note.field
         for note in result.values["notes"]
         if note.what == "left out" and note.reason != _IGNORED and not (masked and masked_share([note]))
-    )
+    ).replace("W_emb as the output", f"{drawn_by(result.values['notes'])}'s factor on the logits")
     cheaper = result.values["cheaper"] if first is None or first.result is None else None  # of one sequence
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper) + [left_out] * bool(left_out)
     return [expected, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]

@@ -160,7 +160,8 @@ def compare_steps(
         lines = [f"{head} a change of one setting", "", *_list([*each], steps, stacks, option)]
     else:
         flags = f"{f' --text {text}' * (text is not None)} --batch {sequences}"
-        head += " each change" if len(others) > 1 else " the change"
+        together = "all changes together (a + between changes separates them)"
+        head += " each change" if len(others) > 1 else f" {together if len([*each][1]) > 1 else 'the change'}"
         lines = _tables([*each][1:], steps, stacks, asked, head, batch=flags, drawn=drawn_by(notes))
     for words, step in zip(each, steps, strict=True):
         lines += ["", f"Layers, {' '.join(words) or 'before the change'}", *step.layers] * layers
@@ -232,7 +233,8 @@ def _tables(
             f"--{name.replace('_', '-')} {value}" for name, value in (each.split("=", 1) for each in changes)
         )
         lines += [
-            "Ranges of these critical rates, and a warm-up: replace --compare by",
+            f"Ranges of these critical rates, and a warm-up{', of the last change' * (len(others) > 1)}: replace "
+            "--compare by",
             f"  {flags}{batch} --learning-rate 1e-4",
         ]  # fmt: skip
     return lines
@@ -245,19 +247,20 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
     if math.isnan(sum(ends)):
         return []
     norms = [step.numbers["gradient norm"] for step in (before, after)]
-    evens, even = abs(ends[1] - ends[0]) > LESS_EVEN, f"{'more' if ends[1] < ends[0] else 'less'} even"
+    error = QUICK_RATIO if stack.ffn == "gated" else PLAIN_RATIO
+    even = _evenness(_ratios(before), _ratios(after), left_out, error)
     first, last = (f"{float(f'{math.exp(end):.2g}'):g}x" for end in ends)
     last = f"{last} apart, without {' and '.join(left_out)}".removesuffix(", without ")
     sides: tuple[list[str], list[str]] = [], []
-    times, _, error = _times(before, after, "sgd")
-    rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({error})" * (times > 0.0)
+    times, _, known = _times(before, after, "sgd")
+    rate = f"; critical rate {float(f'{times:.2g}'):,g}x ({known})" * (times > 0.0)
     safer = [_of_experts(before, after, stack, changed), _safer_step(before, after, stack, changed, sides)]
     evenness = [
         "AdamW, Muon: steps have a fixed size, so that the layers' gradient sizes hardly matter"
         f"{', but experts without tokens do not move' * bool(stack.experts and changed.experts)}. Such steps "
         "move small embeddings far and alike tokens together; both lower AdamW's critical rate.",
-        f"SGD: the layers become {even if evens else 'as even as before'} (first and last layer at most {first} -> "
-        f"{last}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
+        f"SGD: the layers become {' and '.join(filter(None, even)) or 'as even as before'} (first and last layer at "
+        f"most {first} -> {last}); gradient norm {norms[0]:.3g} -> {norms[1]:.3g}{rate}.",
         "Above its critical rate, step 1 raises the loss to second order. Step 1 does not decide which trains better.",
     ]
     same_even = stack.experts * changed.experts_per_token == changed.experts * stack.experts_per_token
@@ -265,10 +268,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
         old, new = (step.numbers.get(name, math.nan) for step in (before, after))
         sides[new > old].extend([f"{words} {old:.3g} -> {new:.3g}"] * (abs(new - old) > LESS_EVEN))
     slow = [step.slowed[0] for step in (before, after)]
-    sides[slow[1] < slow[0]].extend(
-        [f"{slowed_text((slow[1], after.slowed[1] or before.slowed[1]))}, before {slow[0]:.1g}x"]
-        * (max(slow) > 1.1 * min(slow))
-    )
+    slowed = slowed_text(after.slowed) if after.slowed[1] else f"AdamW's epsilon no longer slows {before.slowed[1]}"
+    sides[slow[1] < slow[0]].extend([f"{slowed}, before ~{slow[0]:.1g}x"] * (max(slow) > 1.1 * min(slow)))
     falls = [step.numbers.get(_FALL, math.nan) for step in (before, after)]
     slower = max(falls) / min(falls)
     sides[falls[1] < falls[0]].extend(
@@ -286,7 +287,8 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
         added, now, less = (float(f"{number:.2g}") for number in (*(100.0 * share for share in shares), factor))
         cost = _COST.format(added, now, ", so that they are nearly skipped at first" * (shares[0] < SKIPPED), less)
         sides[1].extend([cost, *[_ROUNDED] * is_rounded_away(shares[0], changed.depth)])
-    sides[ends[1] > ends[0]].extend([f"{even} layers (SGD)"] * evens)
+    for side, words in zip(sides, even, strict=True):
+        side.extend([f"layers {words} (SGD)"] * bool(words))
     paid = [f"{head}: {'; '.join(side)}." for head, side in zip(("Gain", "Cost"), sides, strict=True) if side]
     lines = (*safer, *paid, *evenness)
     return [part for line in lines for part in textwrap.wrap(line, 116, subsequent_indent="  ")]
@@ -295,6 +297,17 @@ def _summary(before: _Step, after: _Step, stack: Stack, changed: Stack) -> list[
 def _ratios(step: _Step) -> dict[str, float]:
     # Return the known ratios of the first to the last layer, by the name of the matrix.
     return {name.removesuffix(_ENDS): ratio for name, ratio in step.numbers.items() if name.endswith(_ENDS)}
+
+
+def _evenness(
+    before: Mapping[str, float], after: Mapping[str, float], left_out: Sequence[str], error: float
+) -> tuple[str, str]:
+    # Return in which matrices the layers become more even, and in which less even; "" for none. The relative error of
+    # the ratios of WQ and WK is given.
+    nearer = {name: abs(math.log(before[name])) - abs(math.log(after[name])) for name in after if name not in left_out}
+    least = {name: math.log1p(error) if name in ("WQ", "WK") else LESS_EVEN for name in nearer}
+    more, less = ([name for name, by in nearer.items() if sign * by > least[name]] for sign in (1, -1))
+    return f"more even in {', '.join(more)}" * bool(more), f"less even in {', '.join(less)}" * bool(less)
 
 
 def _left_out(steps: Sequence[_Step]) -> list[str]:

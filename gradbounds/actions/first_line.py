@@ -291,7 +291,9 @@ def normal_ranges(line: FirstLine, notes: Sequence[Note], *, texts: bool) -> tup
             (around, line.loss, line.loss_deviation), (line.norm_range, line.norm, line.norm_deviation)
         )
     )  # fmt: skip
+    differ = f"(seeds{', texts' * texts}; mean"
     loss = f"{loss}, one standard deviation at most)" if line.is_bound else f"{loss.partition(' +-')[0]}{rough})"
+    loss = loss.replace("(mean", differ) if runs else loss
     loss = f"{LOSS_OF_UNTIED}{line.loss:.4g}" if shares_ends(notes) else loss
     return loss, f"{norm.partition(' +-')[0].replace(' (mean', ', before clipping (mean')}{errors})"
 
@@ -353,9 +355,8 @@ def scale_of_batch(
     if law and (share := masked_share(notes)):
         stack, law = replace(stack, loss_share=1.0), law.masked(share)
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
-    if budget.is_clocked and budget.has_room(cost):
-        whole, _ = cost_of_batch(stack, law, patterns)
-        cost = measured(replace(stack, sequences=2), whole, patterns=patterns, grouped=grouped, text=law)
+    if budget.is_clocked and budget.has_room(cost) and not coarse:  # the measured small batch has fine groups
+        cost = measured(replace(stack, sequences=2), cost, patterns=patterns, grouped=grouped, text=law)
     if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
             "; ".join(

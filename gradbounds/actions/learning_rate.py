@@ -3,19 +3,27 @@
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, norms_by_layer, vectors_of
+from gradbounds.actions.batch import NAMES_OF_ROLES, Asked, law_of, quick_batch
 from gradbounds.actions.card import OWN_RATES, evidence, rate_limits, rate_range, rate_text
-from gradbounds.actions.first_line import masked_share, quick_cost, quick_sampling, scale_of_batch
+from gradbounds.actions.first_line import (
+    masked_share,
+    normal_ranges,
+    quick_cost,
+    quick_sampling,
+    scale_of_batch,
+    spread_of_texts,
+)
 from gradbounds.actions.plan import batch_text, named, planned
-from gradbounds.budget import Budget
+from gradbounds.budget import Budget, each_once
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import slowed_text, slowest_step
+from gradbounds.layer_summary import card_row, slowed_text, slowest_step
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
@@ -120,16 +128,92 @@ class RateOfStep:
 def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None, epsilon: float = 1e-8, adamw_rate: float | None = None, plan: bool = False,
+    is_logged: bool = False,
 ) -> Result:  # fmt: skip
     """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
-    With `adamw_rate`, at most 0.3 times `rate`, Muon's step is a mix: AdamW trains the output matrix at that rate.
+    With `adamw_rate`, at most 0.3 times `rate`, Muon's step is a mix: AdamW trains the output matrix at that rate. The
+    loss and the gradient norm of step 1 are printed, too, unless a log with its own prediction `is_logged`.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
         NoRuleError: there is no rule for the network.
     """
     optimizers = sorted(optimizers, key=lambda name: (name == "sgd", name != "adam"))  # the most used one first
+    _check(batch, rate, optimizers, warmup_steps, epsilon, adamw_rate)
+    stack, notes = of.read(asked.given)
+    require(stack, "noise_scale")
+    if has_own_rates(notes):
+        raise NoRuleError(OWN_RATES)
+    if missing := gaps(replace(stack, tokens=2), "first_step"):
+        raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
+    of_text, times, masked = law_of(stack, asked.text), logit_multiplier(notes), masked_share(notes)
+    law = of_text or TextLaw.distinct(stack.vocab)
+    rate_1 = rate / (warmup_steps or 1)
+    solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
+    cost = cost_of_steps(stack, [*solved], batch)
+    if of_text is not None:
+        cost += quick_cost(stack, of_text, None)
+    ratio = None if adamw_rate is None else adamw_rate / rate
+    titles = NAMES if ratio is None else NAMES | {"muon": f"{NAMES['muon']} with AdamW at {ratio * rate_1:.3g}"}
+    names = ", ".join(map(titles.__getitem__, optimizers))
+    if plan:
+        return planned(
+            (stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens),
+            f"change of the loss in step 1 at {rate_1:.3g}, critical rate, for {names}", cost,
+        )  # fmt: skip
+    with shown(f"predicting the first step by {names}", cost), one_numpy_thread(), each_once():
+        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked, adam_ratio=ratio)
+        scale = None if of_text is None else kernel_scale(stack, of_text, batch, moves, notes)
+        rows, slowed = list[str](), list[str]()
+        with suppress(ValueError):  # no rule for a batch of this text, or it takes long
+            rows, slowed = _of_quick_batch(asked, batch, of, epsilon, has_adam="adam" in moves)
+    if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
+        others = " ".join(name for name in optimizers if name not in failed)
+        raise NoRuleError(
+            f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
+            f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
+        )
+    alone = [name for name in optimizers if name != "muon" or adamw_rate is None]
+    limits = {
+        name: (0.0, math.inf) if scale is None or name not in alone else rate_range(stack, [scale], name, times, masked)
+        for name in moves
+    }
+    steps = [
+        RateOfStep(name, titles[name], rate_1, step.rescaled(scale or 1.0), limits[name])
+        for name, step in moves.items()
+    ]
+    table = pd.DataFrame([step.row() for step in steps])
+    source = "" if scale is None else evidence(stack, [scale], times, masked)
+    networks, ranges, rises = measured_rates(stack, times, masked)
+    moved, of_muon = _muon_lines(stack, ratio, is_measured="muon" in ranges) if "muon" in optimizers else ([], [])
+    warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
+    return Result(
+        about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
+        values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
+        lines=[
+            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=source),
+            *moved, "",
+            f"{named(stack, notes, of)}: step 1 at the learning rate {rate_1:.3g}{warmed},",
+            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
+            *rows * (not is_logged),
+            *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
+            *_table(steps, stack), "",
+            *_evidence_lines(
+                steps, _measured(networks, ranges, alone) * bool(alone), stack, scale, is_far=source == "extrapolated"
+            ),
+            *slowed, *of_muon,
+            *drawn_lines(notes, others=False),
+            *note_lines(notes, masked=masked),
+        ],
+    )  # fmt: skip
+
+
+def _check(
+    batch: int, rate: float, optimizers: Sequence[Optimizer], warmup_steps: int | None, epsilon: float,
+    adamw_rate: float | None,
+) -> None:  # fmt: skip
+    # Raise a ValueError for an argument outside its range.
     check_count("batch", batch, 1)
     check_count("warmup_steps", 1 if warmup_steps is None else warmup_steps, 1)
     if adamw_rate is not None and "muon" not in optimizers:
@@ -143,84 +227,15 @@ def predict_rate(
     ):  # fmt: skip
         if not least <= number <= most:
             raise ValueError(f"{name} must be a number from {least:g} to {most:g}{reason}, got {number!r}.")
-    stack, notes = of.read(asked.given)
-    require(stack, "noise_scale")
-    if has_own_rates(notes):
-        raise NoRuleError(OWN_RATES)
-    if missing := gaps(replace(stack, tokens=2), "first_step"):
-        raise NoRuleError(f"theory has no rule for a first step of {missing[0].networks}: {missing[0].because}.")
-    of_text, times, masked = law_of(stack, asked.text), logit_multiplier(notes), masked_share(notes)
-    law = of_text or TextLaw.distinct(stack.vocab)
-    first = rate / (warmup_steps or 1)
-    solved: set[Optimizer] = {*optimizers, "sgd"} if of_text is not None else {*optimizers}  # the scale needs SGD's
-    cost = cost_of_steps(stack, [*solved], batch)
-    if of_text is not None:
-        cost += quick_cost(stack, of_text, None)
-    ratio = None if adamw_rate is None else adamw_rate / rate
-    titles = NAMES if ratio is None else NAMES | {"muon": f"{NAMES['muon']} with AdamW at {ratio * first:.3g}"}
-    names = ", ".join(map(titles.__getitem__, optimizers))
-    if plan:
-        return planned(
-            (stack, notes, of), batch_text(batch, stack.tokens, asked.text, asked.of_tokens),
-            f"change of the loss in step 1 at {first:.3g}, critical rate, for {names}", cost,
-        )  # fmt: skip
-    with shown(f"predicting the first step by {names}", cost), one_numpy_thread():
-        moves = batch_steps(stack, optimizers, batch, law, multiplier=times, masked=masked, adam_ratio=ratio)
-        given = vectors_of(stack, notes, of), epsilon, notes
-        scale, slowed = (None, []) if of_text is None else kernel_scale(stack, of_text, batch, moves, *given)
-    if failed := [name for name, step in moves.items() if step.critical_rate <= 0]:
-        others = " ".join(name for name in optimizers if name not in failed)
-        raise NoRuleError(
-            f"the critical rate of {' and '.join(NAMES[name] for name in failed)} is unknown: theory's estimate of the "
-            f"gain or curvature is not positive here{f'; --optimizer {others} omits it' * bool(others)}."
-        )
-    alone = [name for name in optimizers if name != "muon" or adamw_rate is None]
-    limits = {
-        name: (0.0, math.inf) if scale is None or name not in alone else rate_range(stack, [scale], name, times, masked)
-        for name in moves
-    }
-    steps = [
-        RateOfStep(name, titles[name], first, step.rescaled(scale or 1.0), limits[name]) for name, step in moves.items()
-    ]
-    table = pd.DataFrame([step.row() for step in steps])
-    source = "" if scale is None else evidence(stack, [scale], times, masked)
-    networks, ranges, rises = measured_rates(stack, times, masked)
-    moved, of_muon = _muon_lines(stack, ratio, is_measured="muon" in ranges) if "muon" in optimizers else ([], [])
-    warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
-    return Result(
-        about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
-        values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
-        lines=[
-            *_verdicts(rate, warmup_steps, steps, stack.placement, rises, known=source),
-            *moved, "",
-            f"{named(stack, notes, of)}: step 1 at the learning rate {first:.3g}{warmed},",
-            f"from {batch_text(batch, stack.tokens, asked.text, asked.of_tokens)}",
-            *[f"{masked:.0%} of the words are masked, and the others do not count in the loss."] * bool(masked),
-            *_table(steps, stack), "",
-            *_evidence_lines(
-                steps, _measured(networks, ranges, alone) * bool(alone), stack, scale, is_far=source == "extrapolated"
-            ),
-            *slowed, *of_muon,
-            *drawn_lines(notes, others=False),
-            *note_lines(notes, masked=masked),
-        ],
-    )  # fmt: skip
 
 
 def kernel_scale(
-    stack: Stack,
-    law: TextLaw,
-    batch: int,
-    steps: Mapping[Optimizer, BatchStep],
-    vectors: Sequence[str] = (),
-    epsilon: float = 1e-8,
-    notes: Sequence[Note] = (),
-) -> tuple[float | None, list[str]]:
+    stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep], notes: Sequence[Note] = ()
+) -> float | None:
     """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
 
-    The number is None if no rule gives the batch's squared norm, or if the prediction takes long. The second result is
-    at most one line on AdamW's epsilon, for a gradient norm that includes the biases, gains and tables in `vectors`.
-    Norms include the factors on matrices and the masked words in `notes`.
+    The number is None if no rule gives the batch's squared norm, or if the prediction takes long. Norms include the
+    factors on matrices and the masked words in `notes`.
 
     Raises:
         OwnTokenError: the softmax of a tied network gives positions' own tokens too large a probability.
@@ -233,17 +248,23 @@ def kernel_scale(
     except OwnTokenError:  # the batch is refused
         raise
     except ValueError:  # no rule for a batch of this text, or it takes long
-        return None, []
-    squares = scale.grad_sq(batch)
-    whole = sum(float(np.nansum(square)) for square in squares.values())
-    norms = norms_by_layer(squares, scale.grad_sq_sem(batch))
-    slowest = slowest_step(stack, norms, scale.norm(batch, vectors)[0] ** 2, epsilon)
+        return None
     sgd = steps if "sgd" in steps else batch_steps(
         stack, ["sgd"], batch, law, multiplier=logit_multiplier(notes), masked=masked_share(notes)
     )  # fmt: skip
-    return whole / sgd["sgd"].gain, [
+    return sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()) / sgd["sgd"].gain
+
+
+def _of_quick_batch(
+    asked: Asked, batch: int, of: Description, epsilon: float, *, has_adam: bool
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """Return rows with the loss and the gradient norm of step 1, and at most one line on AdamW's epsilon."""
+    values = (run := quick_batch(asked, batch, of, patterns=None, max_time=None)).values
+    rows = normal_ranges(values["line"], values["notes"], texts=spread_of_texts(asked.text, values["stack"].vocab) > 0)
+    slowest = slowest_step(values["stack"], run.columns("layers"), values["line"].norm ** 2, epsilon)
+    return [*map(card_row, ("loss", "gradient norm"), rows)], [
         f"{slowed_text(slowest, f' ({epsilon:.0e}, gradients clipped to norm 1)')}; rates hold for an epsilon of 0."
-    ] * ("adam" in steps and bool(slowest[1]))
+    ] * (has_adam and bool(slowest[1]))
 
 
 def _table(steps: Sequence[RateOfStep], stack: Stack) -> list[str]:
@@ -301,7 +322,8 @@ def _verdicts(
         ]  # fmt: skip
         if each.optimizer == "adam" and warmup_steps and share < 1.0 and placement == "pre":
             place = "peak is above theirs" if share * PEAKS[1] < 1.0 else "peak is in their range"
-            lines += [_RUNS.format(*PEAKS, place if warmup_steps >= PEAKS[3] else "warm-up is shorter, and untested")]
+            fewer = f", but {warmup_steps} steps are fewer than in any of them: {PEAKS[3]} would be in their range, too"
+            lines += [_RUNS.format(*PEAKS, place + fewer * (warmup_steps < PEAKS[3]))]
             lines += [_RAMPS.format(*RAMPS)] * (warmup_steps <= _RAMP)
     return [part for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  ")]
 

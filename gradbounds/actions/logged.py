@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from gradbounds.actions.batch import deviation_lines, law_of, line_text
-from gradbounds.actions.first_line import normal_ranges, norms_of_texts, spread_of_texts, text_lines
+from gradbounds.actions.first_line import normal_ranges, spread_of_texts, text_lines
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_causes import (
@@ -62,11 +62,11 @@ _FINE, _LOW, _ALONE = (
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
-    is_default: bool = False, plan: bool = False,
+    is_default: bool = False, is_quick: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Compare step 1 of a training log with theory, and list the usual causes that would explain a difference.
 
-    `logged_as` has the words of `LoggedAs.of`.
+    `logged_as` has the words of `LoggedAs.of`. With `is_quick`, norms of single matrices are not judged.
 
     Raises:
         ValueError: an argument, the log or a configuration is not valid, or norms exceed their stated clipping.
@@ -77,32 +77,32 @@ def predict_logged(
     check_count("batch", batch, 1)
     check_count("patterns", 2 if patterns is None else patterns, 2)
     asked, line, (stack, notes) = LoggedAs.of(logged_as), read_log(logged), of.read(given)
-    read = reading(line, asked, batch * stack.tokens)
+    read = reading(replace(line, parameters={}) if is_quick else line, asked, batch * stack.tokens)
     law, spread = law_of(stack, text), spread_of_texts(text, stack.vocab)
     theory = Theory(stack, batch, of, law, patterns, budget, spread, read.line.parameters)
     at = batch_text(batch, stack.tokens, text, of_tokens)
     what, cost, further = theory.announced(given, read.line, coarse=not read.line.parameters)
     if plan:
-        judged = f"loss and gradient norm, to judge {logged}"
         also = f"  of these  about {duration(further.seconds)} for causes, if the log is not as predicted"
-        return planned((stack, notes, of), at, judged, cost, also, seconds_of_causes=further.seconds)
+        what = f"loss and gradient norm, to judge {logged}"
+        return planned((stack, notes, of), at, what, cost, also, seconds_of_causes=further.seconds)
     with each_once(), shown(what, cost):
-        for coarse in (False,) if read.line.parameters else (True, False):
+        for coarse in (False,) if read.line.parameters else (True,) if is_quick else (True, False):
             healthy = theory.healthy(notes, coarse=coarse)
             layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
             read.check(layers)
             is_fine, verdict, causes = _judged(
-                theory, healthy, read, layers, given, notes, is_free=is_default or text is None
+                theory, healthy, read, layers, given, notes, is_free=is_default or not text
             )
             texts = [cause for cause in causes if cause.is_text and not cause.is_fitted]
             if theory.is_sure([healthy, *texts], read.line):
                 break
-    norms = norms_of_texts(stack, text, healthy.line)
     facts = [f"{logged}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}.", *read.lines]
-    lines = [verdict[0], "", *facts, *verdict[1:]] if _TRAINED in verdict[0] else [
-        verdict[0], "", *facts,
+    facts += ["A quick estimate does not judge norms of single matrices: --max-time, --memory."] * is_quick
+    lines = [verdict[0], "", *facts]
+    lines += verdict[1:] if _TRAINED in verdict[0] else [
         f"Theory: {line_text(healthy.line)}, at {at}.",
-        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=norms is not None)),
+        *map(card_row, ("loss", "gradient norm"), normal_ranges(healthy.line, notes, texts=spread > 0.0)),
         "", *verdict[1:], *layer_lines(layers, unmatched), "",
         *(text_lines(stack, text, healthy.line) if is_default else []), *deviation_lines(healthy.line),
         *drawn_lines(notes, others=False), *_code_lines(notes, causes, read.line), "",

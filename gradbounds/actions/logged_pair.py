@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import law_of, line_text, resolve_batch, vectors_of
-from gradbounds.actions.first_line import COARSE, FirstLine, first_line, quick_sampling, scale_of_batch, spread_of_texts
+from gradbounds.actions.batch import law_of, line_text, quick_batch, resolve_batch
+from gradbounds.actions.first_line import FirstLine
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_causes import (
@@ -23,7 +23,6 @@ from gradbounds.actions.logged_causes import (
 )
 from gradbounds.actions.logged_layers import matrix_of, names_line
 from gradbounds.actions.logged_theory import at_repeats, doubts_of, text_causes
-from gradbounds.budget import Budget, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.result import Result
@@ -176,13 +175,10 @@ def judged_quickly(
         )
         if reason := trained or "it lacks their loss" * shares_ends(notes):
             return Judged([f"Theory does not judge the two logs: {reason}."])
-        patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
-        with by_estimates():  # without timing a small batch, which has no coarse groups
-            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), coarse=coarse, notes=notes)
+        values = quick_batch(asked, batch, codes[name], patterns=None, max_time=f"{seconds}s").values
     except ValueError as error:  # no rule, or it takes longer
         return Judged([f"Theory does not judge the two logs here: {error}", each])
-    line = first_line(scale, batch, vectors_of(stack, notes, of), law, spread_of_texts(asked.text, stack.vocab))
-    healthy = Cause("", replace(line, quick=COARSE * (coarse and stack.ffn == "gated")))
+    healthy = Cause("", line := values["line"])
     verdicts = {
         file: "as predicted" if healthy.explains(log) else _off_verdict(healthy, log, stack, batch, law)
         for file, log in logs.items()

@@ -180,8 +180,8 @@ class Theory:
 
     def quick_cost(self, *, coarse: bool) -> Cost:
         """Estimate the cost of predicting the network itself, as `healthy` does."""
-        self._coarse = False
-        if self.cost(self.stack).seconds > _SOON:
+        self._coarse, cost = False, cost_of_batch(self.stack, self.law, self.patterns)[0]
+        if cost.seconds > _SOON or not self.budget.holds(cost):
             self._coarse = coarse or (self.stack.ffn == "gated" and "heads")
         return cost_of_batch(self.stack, self.law, self.patterns, coarse=self._coarse)[0]
 

@@ -5,16 +5,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradbounds.actions.batch import law_of, line_text, resolve_batch
-from gradbounds.actions.first_line import spread_of_texts
+from gradbounds.actions.batch import line_text, predict_batch, resolve_batch
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged_as import has_line
 from gradbounds.actions.logged_causes import TRAINED, Cause, off_words
-from gradbounds.actions.logged_theory import Theory
 from gradbounds.actions.plan import batch_text
-from gradbounds.budget import Budget
 from gradbounds.described_network import Description
-from simulate.counts import check_count
+from theory import NoRuleError
 from theory.configurations.training_codes import HUGGING_FACE
 
 if TYPE_CHECKING:
@@ -44,14 +41,14 @@ class StepOne:
             ValueError: an argument is outside its range, or the configuration cannot be read.
             NoRuleError: theory does not cover the network.
         """
-        check_count("batch", batch, 1)
         of = Description(config=Path(config) if isinstance(config, str) else config, like=like, drawn_by=drawn_by)
         asked = resolve_batch(fields, of, text=text, patterns=None, max_time=max_time)
-        (stack, notes), budget = of.read(asked.given), Budget.of(max_time, None)
-        law, spread = law_of(stack, asked.text), spread_of_texts(asked.text, stack.vocab)
-        self.line = Theory(stack, batch, of, law, None, budget, spread).line(stack, notes, law)
-        self.about = batch_text(batch, stack.tokens, asked.text, asked.of_tokens)
-        self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
+        values = predict_batch(asked, batch, of, patterns=None, max_time=max_time).values
+        if values["loss"] is None:
+            raise NoRuleError("theory has no rule for the loss of a class that ties both ends of an encoder-decoder.")
+        self.line, tokens = values["line"], values["stack"].tokens
+        self.about = batch_text(batch, tokens, asked.text, asked.of_tokens)
+        self._uniform, self._show, self._is_done = math.log(values["stack"].vocab), show, False
 
     def __call__(self, loss: Any, norm: Any = None) -> None:
         """Print both lines in the first call, and nothing later.

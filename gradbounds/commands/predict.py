@@ -204,7 +204,8 @@ class Predict(ModelFlags):
 
             judged = predict_logged(
                 asked.given, batch, self.description, logs[0], logged_as=self.logged_as, plan=self.dry_run,
-                text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
+                text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default,
+                is_quick=asked.is_quick, **limits,
             )  # fmt: skip
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
@@ -213,6 +214,7 @@ class Predict(ModelFlags):
                 rate = predict_rate(
                     asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps,
                     epsilon=self.adam_epsilon, adamw_rate=self.adamw_rate, plan=self.dry_run,
+                    is_logged=judged is not None,
                 )  # fmt: skip
             except NoRuleError as error:
                 if judged is None:

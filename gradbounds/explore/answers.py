@@ -10,10 +10,10 @@ import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
-from gradbounds.actions.first_line import cost_of_batch, format_cost
+from gradbounds.actions.first_line import cost_of_batch, quick_cost
 from gradbounds.actions.predict import predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, by_estimates, way
-from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
+from gradbounds.explore.questions import MOST_LAYERS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
     ends_of_layers,
@@ -97,7 +97,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     stack, _ = question.network()
     try:
         if kind == "batch":
-            return _cost_of_log(question, _log_asked(question, question.seconds or SECONDS))[0].seconds
+            return _cost_of_log(question, _log_asked(question, question.seconds or SECONDS)).seconds
         return way(stack, None, _budget(question)).cost.seconds
     except ValueError:
         return 0.0
@@ -233,7 +233,7 @@ def _batch(question: Question) -> dict[str, Any]:
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
     )}  # fmt: skip
     shares = result.tables["batch"].sort_values("share", ascending=False, kind="stable")
-    values |= {"tokens": result.values["stack"].tokens, "text": asked.text, "longer": _longer_log(question, asked)}
+    values |= {"tokens": result.values["stack"].tokens, "text": asked.text}
     return values | {"shares": shares[["name", "share"]].to_dict("records"), "lines": list(result.lines)}
 
 
@@ -246,19 +246,10 @@ def _log_asked(question: Question, seconds: float) -> Asked:
     return resolve_batch(question.given, question.of, text=question.text, patterns=None, **_limits(seconds))
 
 
-def _cost_of_log(question: Question, asked: Asked) -> tuple[Cost, bool]:
+def _cost_of_log(question: Question, asked: Asked) -> Cost:
     stack, _ = question.of.read(asked.given)
-    return cost_of_batch(stack, law_of(stack, asked.text), None)
-
-
-def _longer_log(question: Question, asked: Asked) -> str:
-    # State the cost of a batch with more tokens of the model's context; "" if the page may not ask for more.
-    longer = _log_asked(question, MOST_SECONDS / 2)  # the page asks for twice an estimate
-    cost, grouped = _cost_of_log(question, longer)
-    budget = _budget(question)
-    if budget.holds(cost) or longer.given == asked.given:
-        return ""
-    return f"At {longer.given['tokens']} tokens {format_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
+    law = law_of(stack, asked.text)
+    return quick_cost(stack, law, None) if asked.is_quick else cost_of_batch(stack, law, None)[0]
 
 
 def _first_step(question: Question) -> dict[str, Any]:

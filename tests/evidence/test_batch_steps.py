@@ -283,7 +283,7 @@ def beside(width: int, depth: int, kind: str, sequences: int, optimizer: Any, fi
     network = stack(width, depth, kind)
     law = TextLaw.of_counts(np.bincount(words(kind), minlength=VOCAB))
     step = batch_steps(network, [optimizer], sequences, law)[optimizer]
-    step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})[0]) or 1.0)
+    step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})) or 1.0)
     rates = [move / step.logit_move for move in LOGIT_MOVES]
     rows = []
     for seed in range(first, first + DRAWS[sequences]):
@@ -316,7 +316,7 @@ def means_beside(
         for name, (optimizer, ratio) in chosen.items()
     }
     notes = [Note("masked words", masked, "left out", "")] * bool(masked)
-    scale = kernel_scale(network, law, sequences, {}, notes=notes)[0] or 1.0
+    scale = kernel_scale(network, law, sequences, {}, notes=notes) or 1.0
     rows = []
     for seed in range(first, first + draws):
         given = problem(network, sequences, seed, kind)

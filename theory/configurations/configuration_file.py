@@ -1,6 +1,6 @@
 """Convert one configuration file into a network description, with notes on the fields that it cannot represent."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,14 +36,16 @@ _INNER = ("text_config", "language_config", "llm_config")
 def published(name: str) -> dict[str, Any]:
     """Return the fields of a published model's configuration file (`config.json`), from the model's name.
 
+    Capitals and the name of an organization are ignored.
+
     Raises:
         ValueError: the name is not known; the message lists the known names.
 
-    >>> published("llama-3-8b")["num_key_value_heads"]
-    8
+    >>> published("llama-3-8b")["num_key_value_heads"], published("Qwen/Qwen3-8B")["num_key_value_heads"]
+    (8, 8)
     """
-    if name in PUBLISHED:
-        return dict(PUBLISHED[name])
+    if (known := name.lower().rpartition("/")[2]) in PUBLISHED:
+        return dict(PUBLISHED[known])
     raise ValueError(f"like must be one of {', '.join(PUBLISHED)}, got {name!r}.{nearest(name, PUBLISHED)}")
 
 
@@ -105,7 +107,7 @@ def stack_from_config(
         if fields.get("init_std") and values.get("init_std"):
             # Queries and keys are matrices like the others, with a field of their own.
             values["query_key_scale"] *= fields["init_std"] / values["init_std"]
-    reading.notes.append(_drawn(code, reading.of.name))
+    reading.notes.append(_drawn(code, reading.of.name, fields))
     return Stack(**{"tokens": tokens, **values, **fields}), tuple(reading.notes)
 
 
@@ -248,19 +250,21 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
 
 
-def _drawn(code: TrainingCode | None, class_name: str) -> Note:
+def _drawn(code: TrainingCode | None, class_name: str, given: Iterable[str]) -> Note:
     """Return the note on how the weights are initialized.
 
     Args:
         code: training framework that initializes them; None for the model's own class.
         class_name: name of the model's class; "" for nanoGPT, whose files name no class.
+        given: names of the fields that the user set.
     """
+    own = ", ".join(name for name in given if name.endswith(("_scale", "_std", "depth_scaling")))
+    other, title = f", except for {own}" * bool(own), f"transformers' {class_name}"
     if code is not None:
-        return Note(
-            "weights", code.name, "drawn", f"as {code.title} draws them ({code.rule}; {code.source}; {code.date})"
-        )
-    title = f"transformers' {class_name}" if class_name else TRAINING_CODES["nanogpt"].title
-    return Note("weights", HUGGING_FACE, "drawn", f"as {title} draws them")
+        rule = f"{code.rule}; {code.source}; {code.date}"
+        return Note("weights", code.name, "drawn", f"as {code.title} draws them{other} ({rule})")
+    title = title if class_name else TRAINING_CODES["nanogpt"].title
+    return Note("weights", HUGGING_FACE, "drawn", f"as {title} draws them{other}")
 
 
 def _check_type(fields: dict[str, Any]) -> str | None:

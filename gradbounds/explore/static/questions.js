@@ -73,8 +73,6 @@
     if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
     if (kind === "batch") {
-      // The command may have the time for more tokens than this page took.
-      if (batchOf?.longer && network === state.network && !network.fields.has("tokens")) words.push("--tokens", String(batchOf.tokens));
       words.push("--batch", batch, ...(zipf ? ["--text", isNaN(zipf) ? zipf : `zipf:${zipf}`] : []));
     }
     if (kind === "first_step") words.push("--first-step", "--optimizer", ...Object.keys(STEPPED));

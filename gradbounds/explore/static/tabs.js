@@ -100,7 +100,6 @@
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
     if (content) $("first_words").textContent = forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" "));
     else $("first_words").replaceChildren(error, ...longer(error));
-    if (content?.longer) $("first_words").append(make("br"), content.longer.replace(/, more than.*/, "."), ...longer(content.longer));
     table("shares", () => [["parameter", "share of the squared norm"],
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
