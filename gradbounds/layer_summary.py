@@ -122,7 +122,7 @@ def layer_summary(
     )
     residual = sizes.format(*energies[[0, -1]] ** 0.5, last)
     if cosine is not None:
-        known_as = f"alike: above {NEARLY_EQUAL}" + f", {'~' * coarse}{count} layers" * bool(count)
+        known_as = f"{'~' * coarse}{count} layers " * bool(count) + f"alike: above {NEARLY_EQUAL}"
         residual += f"; tokens' cosine {'~' * (least == QUICK_RATIO)}{cosine[0]:.2f}, {cosine[-1]:.2f} ({known_as})"
     lines = [
         f"Layers: gradient norm and SGD's step, layer 1 / layer {last} (1x = equal), "
@@ -170,7 +170,9 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
     balance = chosen + (stream["expert_balance"].mean() - chosen) / len(loads)
     added = f"{balance:.3g} times its weight" if weight is None else f"{weight * balance:.2g}"
     change = "norm <0.1%" if (weight or 1.0) <= 0.02 else "norm: unknown"
-    left_out = f"; excludes balancing loss, +{added} ({change})" * (stack.router_scores == "softmax" and weight != 0)
+    left_out = f"; the loss excludes the balancing loss, +{added} ({change})" * (
+        stack.router_scores == "softmax" and weight != 0
+    )
     first, most = stack.depth + 1 - len(loads), int(loads.argmax())
     others = "".join(f"{loads[k]:.0%} in {first + k}, " for k in dict.fromkeys((0, len(loads) - 1)) if k != most)
     reason = f"uneven{', as tokens are alike' * bool(stream.get('cosine', np.zeros(1)).max() > NEARLY_EQUAL)}: "
@@ -181,7 +183,7 @@ def expert_rows(stack: Stack, table: Columns, notes: Sequence[Note]) -> list[str
         card_row(
             "experts",
             f"{reason * is_uneven}one is chosen for about {loads[most]:.0%} of tokens in layer {first + most} "
-            f"({others}even: {even:.0%}){rare * (is_uneven and few >= 1.0)}{left_out}",
+            f"({others}even: {chosen}/{stack.experts} = {even:.0%}){rare * (is_uneven and few >= 1.0)}{left_out}",
         )
     ]
 
@@ -273,8 +275,8 @@ def _step_lines(
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     over_layers = max(size / adam[other] for (name, _), size in adam.items() for other in adam if other[0] == name)
     far = "equally far" if over_layers < 1 + FLAT else f"up to {over_layers:.2g}x as far as others, by initial sizes"
-    unused = ", experts without tokens stay" * bool(stack.experts)
-    slower = f", but {slowest[1]} ~{slowest[0]:.1g}x (AdamW's epsilon)" * bool(slowest[1])
+    unused = ", experts without tokens do not move" * bool(stack.experts)
+    slower = f", but {slowest[1]} only ~{slowest[0]:.1g}x (AdamW's epsilon)" * bool(slowest[1])
     alike = "; WQ, WK hardly matter (alike tokens)" * are_alike
     return [
         card_row(
@@ -427,8 +429,8 @@ def share_rows(
     at, sizes = np.asarray(table["layer"]), np.nan_to_num(table["predicted"])
     inside = (at > 0) & np.array([name.startswith("grad_") for name in table["quantity"]])
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
-    even = f"layer {layers.argmax()}: {layers.max():.0%} (even share: {1 / stack.depth:.0%})"
-    layer = f"; {even}" * bool(layers.max() > UNEVEN / stack.depth)
+    even = f"{layers.max():.0%} in layer {layers.argmax()} (even: {1 / stack.depth:.0%})"
+    layer = f"; by layer: {even}" * bool(layers.max() > UNEVEN / stack.depth)
     head = "tied embedding" if stack.embeddings == "tied" else "output matrix"
     shares = f"{shares}{layer}{of}".replace(_INPUTS, "input embedding").replace("output matrix", head)
     is_small = any(squares.get(reason.split()[1], 0.0) < descending[0][1] / 2 for reason in reasons_of)

@@ -108,7 +108,7 @@ _ROUGH = 2.5
 _FEWER, _MORE, _HALVED = {"adam": 0.57, "sgd": 0.48}, 1.12, {"adam": 0.7, "sgd": 0.62}
 
 # A view, and a usual peak learning rate.
-_RATE_VIEW, _PEAK = "--learning-rate R", "3e-4"
+_RATE_VIEW, _PEAK = "--learning-rate 3e-4", "3e-4"
 
 _IGNORED = "ignored on request"
 # Evidence for ranges (docs/report.md, first lines of public logs).
@@ -552,7 +552,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
     others = [f"; other training code: --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f", scaled by depth; if transformers is {versions}: --depth-scaling none" for versions in older]
+    others += [f", scaled by depth; not by transformers {versions}: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
     return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
 
@@ -583,7 +583,7 @@ def _verdict(
     then = f"{'try the row `option`' if option else 'test changes: --compare'} (effect on training unknown)"
     if layers.fullest:
         first = (
-            f"keep this initialization, but log each expert's share of tokens: in some layer, {layers.fullest:.0%} of "
+            f"keep this initialization, but log each expert's share of tokens: in one layer, {layers.fullest:.0%} of "
             f"them choose one expert. If most experts stay idle, {then}"
         )
     elif layers.alike:
@@ -598,7 +598,7 @@ def _verdict(
         first = f"keep this initialization, but lower AdamW's epsilon to {epsilon}"
     else:
         first = "keep this initialization: step 1 shows no fault"
-    return [f"Verdict (AdamW, Muon): {first}{'. Logs: --logged FILE' * has_loss}"]
+    return [f"Verdict (AdamW, Muon): {first}{'. Your log: --logged FILE' * has_loss}"]
 
 
 def _run_lines(
@@ -648,7 +648,7 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     return [
         f"Learning rate of step 1 (peak / warm-up steps; {_PEAK} / 2000 is 1.5e-07); finer: --learning-rate R "
         "--warmup-steps N",
-        card_row(RATES["adam"], _rate_row(rates["adam"], ", extrapolated" * (rates["evidence"] == "extrapolated"))),
+        card_row(RATES["adam"], _rate_row(rates["adam"], " (extrapolated)" * (rates["evidence"] == "extrapolated"))),
     ]
 
 
@@ -658,8 +658,8 @@ def _rate_row(ends: Mapping[str, float | None], about: str) -> str:
         return rate_text(ends)
     safe = min(low, ends["rises"] or low)
     least, highest = _digits(safe), _digits(ends["high"] or 0.0)
-    steps = f" ({_PEAK} / {math.ceil(float(_PEAK) / safe)} steps)" * (safe < float(_PEAK))
-    return f"below {least}{steps}, step 1 lowers the loss; the limit: {least} to {highest}{about}"
+    steps = f" ({_PEAK} in {math.ceil(float(_PEAK) / safe)} steps or more)" * (safe < float(_PEAK))
+    return f"below {least}{steps}, the loss falls; limit{about}: {least} to {highest}"
 
 
 def _digits(rate: float) -> str:

@@ -320,7 +320,7 @@ def _change_text(change: Remedy | Option) -> str:
 def _cost_text(added: tuple[float, float], depth: int) -> str:
     # State which share of the residual stream's mean square the layers still add after larger embeddings.
     (before, after), float32 = added, "; float32 stream only" * is_rounded_away(added[1], depth)
-    share = f"{float(f'{100 * after:.2g}'):g}% of the residual stream, not {before:.0%}"
+    share = f"{float(f'{100 * after:.2g}'):g}% of the stream's mean square, not {before:.0%}"
     return f"; cost: layers 2 to {depth} then add {share}{float32}" if 0.0 < after < before else "; its cost is listed"
 
 

@@ -131,7 +131,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert {
         line for line in card if not line.startswith(("Step 1", "Layers: ", "  of squared norm", "Learn", "  AdamW "))
     } <= {*rows_of(own)}, "one estimate for both"
-    assert any(line.startswith("Learning rate of step 1: not computed here; --learning-rate R prints") for line in own)
+    assert any(
+        line.startswith("Learning rate of step 1: not computed here; --learning-rate 3e-4 prints") for line in own
+    )
     said = output(capsys, *model, "--batch", "1000")
     assert re.search(r"\nStep 1: 1000 sequences of 16 tokens(?s:.*)table: below(?s:.*)\nStep 1 of a run: ", said)
 
@@ -163,9 +165,9 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert low < row["critical_rate"] < high and rate == pytest.approx(row["critical_rate"], rel=0.2)
     low, high, about = (
         *(f"{rates['adam'][end]:{'.1e' if rates['adam'][end] < 1e-3 else '.2g'}}" for end in ("low", "high")),
-        ", extrapolated" * (rates["evidence"] == "extrapolated"),
+        " (extrapolated)" * (rates["evidence"] == "extrapolated"),
     )
-    assert value_of(card, "AdamW  ") == f"below {low}, step 1 lowers the loss; the limit: {low} to {high}{about}"
+    assert value_of(card, "AdamW  ") == f"below {low}, the loss falls; limit{about}: {low} to {high}"
 
 
 def text_of_rate(low, high, rises):
@@ -396,10 +398,10 @@ def test_a_critical_rate_without_a_measured_error_has_no_range(flags, curvature,
     assert rate.endswith(" critical rate 2; its error is not measured in such networks")
     ends = {"low": 1e-4, "rate": 2e-4, "high": 1e-3, "rises": 5e-5}
     assert [
-        card._rate_row(each, ", known") for each in (ends, {"low": 2.0, "rate": 3.0, "high": 4.0, "rises": None})
+        card._rate_row(each, " (known)") for each in (ends, {"low": 2.0, "rate": 3.0, "high": 4.0, "rises": None})
     ] == [
-        "below 5.0e-05 (3e-4 / 6 steps), step 1 lowers the loss; the limit: 5.0e-05 to 0.001, known",
-        "below 2, step 1 lowers the loss; the limit: 2 to 4, known",
+        "below 5.0e-05 (3e-4 in 6 steps or more), the loss falls; limit (known): 5.0e-05 to 0.001",
+        "below 2, the loss falls; limit (known): 2 to 4",
     ]
 
 
@@ -448,7 +450,7 @@ def test_a_card_says_what_it_leaves_out(capsys):
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
     assert value_of(lines, "gradient norm").endswith(" theory)") and value_of(
-        lines, "Learning rate of step 1: not computed here; --learning-rate R prints"
+        lines, "Learning rate of step 1: not computed here; --learning-rate 3e-4 prints"
     ).endswith(" CPU s more)")
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
@@ -489,12 +491,12 @@ _INSIDE = sum(json.loads((FOLDER / "expert-ranges.json").read_text(encoding="utf
         (
             "olmoe-1b-7b",
             "--depth 1",
-            "keep this initialization, but log each expert's share of tokens: in some layer, 3",
+            "keep this initialization, but log each expert's share of tokens: in one layer, 3",
             "alike",
         ),
         ("olmoe-1b-7b", "", " of tokens in layer 2 (", "largest share"),
-        ("olmoe-1b-7b", "", "; excludes balancing loss, +0.08", "times its weight"),
-        ("olmoe-1b-7b", "--tokens 1", "equally far, experts without tokens stay", "tokens are alike"),
+        ("olmoe-1b-7b", "", "; the loss excludes the balancing loss, +0.08", "times its weight"),
+        ("olmoe-1b-7b", "--tokens 1", "equally far, experts without tokens do not move", "tokens are alike"),
         ("olmoe-1b-7b", "--width 1024", "Ranges extrapolated from 24 sampled networks", "held"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm sum", "WR: the weight of the only chosen", "of zeros"),
         ("olmoe-1b-7b", "--experts-per-token 1 --router-norm none", "AdamW, Muon", "WR: the weight of"),
@@ -511,7 +513,7 @@ def test_a_card_claims_no_more_than_is_known(model, flags, said, unsaid, capsys,
     ("times", "said"),
     [
         (lambda positions: -1, "unknown: theory's estimate of the gain or of the curvature is not positive here"),
-        (lambda positions: positions**2, "a quick estimate is too rough here; --learning-rate R"),
+        (lambda positions: positions**2, "a quick estimate is too rough here; --learning-rate 3e-4"),
         (lambda positions: 1 / positions, "Learning rate of step 1 (peak "),
     ],
 )
@@ -677,7 +679,8 @@ def test_small_embeddings_explain_the_share_of_layer_1(capsys, monkeypatch):
         and "one sequence of" not in small
         and main([*model, "--tokens", "16", "--patterns", "2", "--text", "zipf:1.1", "--embedding-scale", "1"]) == 0
     )
-    assert not re.search(r"; layer 1: \d+%", capsys.readouterr().out)
+    shares = [re.search(r"; by layer: \d+% in layer 1 ", each) for each in (small, capsys.readouterr().out)]
+    assert shares[0] and not shares[1]
 
 
 def test_a_change_has_gains_costs_and_a_choice_under_adamw():
@@ -802,17 +805,17 @@ def test_lost_norms_and_equal_tokens_are_named():
     assert lines[1].startswith("  by matrix        WQ ") and "; WK too noisy to tell; upper" in lines[1]
     count = int((table["predicted"][table["quantity"] == "cosine"] > 0.88).sum())
     assert (
-        f"(alike: above 0.88, {count} layers)" in lines[2] and summary.alike == count < 24
+        f"({count} layers alike: above 0.88)" in lines[2] and summary.alike == count < 24
     )  # fmt: skip
     lost |= (table["quantity"] == "grad_WQ") & (table["layer"] == 1)
     lines = layer_summary(stack, table | {"predicted": np.where(lost, np.nan, table["predicted"])}).lines
     assert lines[1].startswith("  by matrix        WV ") and lines[1].endswith("; WQ, WK too noisy to tell")
     quick = layer_summary(replace(stack, ffn="gated"), table, coarse=True).lines
     assert re.search(r"WQ \S+x, WK \S+x \(both \+-50%\)", quick[1]) and re.search(
-        r"cosine ~0\.\d+, .*, ~\d+ layers", quick[2]
+        r"cosine ~0\.\d+, .* \(~\d+ layers alike", quick[2]
     )
     even, label = "steps ignore gradient sizes: layers move equally far", "  AdamW, Muon      "
-    slow = r", but W\w ~\S+x \(AdamW's epsilon\)"
+    slow = r", but W\w only ~\S+x \(AdamW's epsilon\)"
     unlike = table | {"predicted": np.where(table["quantity"] == "cosine", 0.5, table["predicted"])}
     said = [
         layer_summary(stack, each | {"predicted": 1e6 ** (each["quantity"] != "cosine") * each["predicted"]}, "", whole)
@@ -839,7 +842,7 @@ def test_lost_norms_and_equal_tokens_are_named():
     [
         (LayerSummary(), None, "keep this initialization: step 1 shows no fault."),
         (
-            LayerSummary(fullest=0.9), None, "keep this initialization, but log each expert's share of tokens: in some "
+            LayerSummary(fullest=0.9), None, "keep this initialization, but log each expert's share of tokens: in one "
             "layer, 90% of them choose one expert. If most experts stay idle, test changes: --compare (effect on "
             "training unknown).",
         ),
@@ -877,9 +880,9 @@ def test_the_router_explains_small_gradients_of_experts(experts, said):
 @pytest.mark.parametrize(
     ("loads", "fullest", "numbers"),
     [
-        ((0.3, 0.9, 0.5), 0.9, "90 3 30 2 50 4 12 4 3 16 1.2 3"),
-        ((0.2, 0.21, 0.26), 0.26, "26 4 20 2 12 3"),
-        ((0.2, 0.25, 0.2), 0.0, "25 3 20 2 20 4 12 3"),
+        ((0.3, 0.9, 0.5), 0.9, "90 3 30 2 50 4 2 16 12 4 3 16 1.2 3"),
+        ((0.2, 0.21, 0.26), 0.26, "26 4 20 2 2 16 12 3"),
+        ((0.2, 0.25, 0.2), 0.0, "25 3 20 2 20 4 2 16 12 3"),
     ],
 )
 def test_the_fullest_expert_is_that_of_all_layers(loads, fullest, numbers):

@@ -88,7 +88,7 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     row = "even out the layers: --compare embedding_scale=5 (rms of input embeddings 1 -> 5); cost: layers 2 to 6 then"
-    assert f"{row} add 11% of the residual stream, not 76% Learning" in " ".join(capsys.readouterr().out.split())
+    assert f"{row} add 11% of the stream's mean square, not 76% Learning" in " ".join(capsys.readouterr().out.split())
 
 
 NO_LIMITS = budget.Budget.of(None, None)
@@ -179,7 +179,7 @@ def test_rows_state_the_option_and_the_change_for_sgd():
     rows = [remedies.change_rows(table, None, *each) for each in ((change, option), (change, None), (partly, None))]
     effect = "(rms a -> b): tokens' cosine at most 0.46, tied head predicts the token itself with 13%"
     added, label = (
-        "; cost: layers 2 to 12 then add {}% of the residual stream, not 97%",
+        "; cost: layers 2 to 12 then add {}% of the stream's mean square, not 97%",
         "  if you use SGD   to even out the layers",
     )
     assert rows[0] == [f"  option           --compare embedding_scale=2 {effect}{added.format(65)}"]
