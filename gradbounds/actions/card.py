@@ -31,6 +31,7 @@ from gradbounds.actions.remedies import (
     FEWEST_TOKENS,
     SAME_LOSS,
     SHORT_SECONDS,
+    TESTS,
     Option,
     Remedy,
     change_of_step,
@@ -191,15 +192,17 @@ class FirstStepOfRun:
         within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
         quick = Cost() if asked.text is None else quick_cost(stack, law, limits["patterns"])
         is_within = Budget.of(within["max_time"], limits["memory"]).holds(quick)
-        of_batch = quick if asked.is_quick else cost_of_batch(stack, law, limits["patterns"])[0]
-        cost = Cost(_LEAST_SECONDS) + (of_batch if batch else Cost())
+        cost = Cost(_LEAST_SECONDS) + (
+            Cost() if not batch else quick if asked.is_quick else cost_of_batch(stack, law, limits["patterns"])[0]
+        )
         if (is_within or batch) and asked.text is not None:
+            is_short, tests = quick.seconds <= SHORT_SECONDS, 1 if stack.composition.input_norm else TESTS
             change = max(  # one of both follows
-                stack.composition.input_norm * _OF_ESTIMATE * quick.seconds * (quick.seconds <= SHORT_SECONDS),
+                is_short * tests * _OF_ESTIMATE * quick.seconds,
                 cost_of_option(stack, limits["patterns"]).seconds,
             )
             cost += replace(quick, seconds=_OF_ESTIMATE * (not batch) * quick.seconds + change)
-            for count in [] if batch else _positions(stack, notes):
+            for count in _positions(stack, notes) * (not batch):
                 cost += cost_of_steps(stack, [*RATES], sequences, positions=count, networks=_NETWORKS[stack.embeddings])
         line = FirstLine(math.nan, largest_loss_deviation(stack, sequences, law), math.nan, math.nan, is_bound=True)
         return cls(asked, stack, text, within, cost, line, batch=sequences, is_fine=batch is not None)
@@ -270,7 +273,7 @@ def model_card(
             law = first.text if first else ""
             rates = critical_rates(result.values["stack"], law, run, is_elsewhere=batch is not None)
             option = option_of(run, law, limits["patterns"], whole[2]) if run else None
-            change = change_of_step(given, of, result, run, law, limits, coarse=coarse, option=option)
+            change = change_of_step(given, of, result, run, law, limits, option=option)
     rows = _rows(given, of, result, first, rates, change, option, compared=bool(how["compare"]))
     lines, sentences = _fitted(rows, notes := result.values["notes"]), result.values["sentences"]
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * shares_ends(notes))

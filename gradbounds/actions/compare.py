@@ -306,8 +306,8 @@ def _evenness(
     # the ratios of WQ and WK is given.
     nearer = {name: abs(math.log(before[name])) - abs(math.log(after[name])) for name in after if name not in left_out}
     least = {name: math.log1p(error) if name in ("WQ", "WK") else LESS_EVEN for name in nearer}
-    more, less = ([name for name, by in nearer.items() if sign * by > least[name]] for sign in (1, -1))
-    return f"more even in {', '.join(more)}" * bool(more), f"less even in {', '.join(less)}" * bool(less)
+    evened, unevened = ([name for name, by in nearer.items() if sign * by > least[name]] for sign in (1, -1))
+    return f"more even in {', '.join(evened)}" * bool(evened), f"less even in {', '.join(unevened)}" * bool(unevened)
 
 
 def _left_out(steps: Sequence[_Step]) -> list[str]:

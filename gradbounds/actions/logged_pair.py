@@ -130,17 +130,17 @@ def compare_logs(
         about=f"step 1 of {files[0]} and {files[1]}",
         tables={"causes": near, "parameters": table},
         values={
-            "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree,
-            "tried": tried, "loss_deviation": judged.loss,
-            "norm_deviation": judged.norm, "read_as": [read.lines for read in reads],
+            "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree, "tried": tried,
+            "loss_deviation": judged.loss, "norm_deviation": judged.norm, "read_as": [read.lines for read in reads],
         },
         lines=[
-            *(f"{file}: {has_line({'loss': read.line.loss, 'gradient norm': read.line.norm})}, {read.line.facts()}."
-              for file, read in zip(files, reads, strict=True)),
+            *_verdict(judged, known, agree), "", *(
+                f"{file}: {has_line({'loss': read.line.loss, 'gradient norm': read.line.norm})}, {read.line.facts()}."
+                for file, read in zip(files, reads, strict=True)
+            ),
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.",
-            *judged.lines, "",
-            *_verdict(judged, known, agree), *_of_causes(tried, near), *_of_parameters(table, far),
+            *judged.lines, "", *_of_causes(tried, near), *_of_parameters(table, far),
         ],
         alarm=not agree,
     )  # fmt: skip

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ FEWEST_TOKENS = 128
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 FEW_SAMPLES = 4
 
+# Changes of a batch that are tested for SGD. Each takes as long as the batch.
+TESTS = 2
+
 # Seconds by the estimate, at most, of a batch for which the card has a change for SGD.
 SHORT_SECONDS = 3.0
 
@@ -85,14 +89,12 @@ class Remedy:
         words: description of the change.
         values: the changed fields and their values.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
-        larger: the change to larger embeddings from which this one was reduced; None without.
         added: shares of the stream's mean square after layer L that layers 2 to L add, before and after the change.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
-    larger: "Remedy | None" = None
     added: tuple[float, float] = (0.0, 0.0)
 
     def line(self) -> str:
@@ -161,12 +163,9 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
             ratios = [first_over_last(each) for each in (table, changed)]
             change = Remedy(words, values, furthest(changed), added=(_added(table), _added(changed)))
             if change.first_over_last < max(least, EVEN) and _evens_out(*ratios):
-                best, least = replace(change, larger=best), change.first_over_last
+                best, least = change, change.first_over_last
             if change.first_over_last < EVEN:
-                # A branch between norms changes a gradient by a factor of 1 + a/r², where r is the stream's rms. With
-                # large embeddings, r is theirs in every layer, and the logarithm of a ratio is proportional to 1/r².
-                times = (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5
-                changes[k + 1 :] = _within(stack, _smaller(stack, change, times), limit, coarse=is_coarse)
+                changes[k + 1 :] = _within(stack, _smaller(stack, change), limit, coarse=is_coarse)
     return best, best.line() if best else _NONE.format(len(changes), duration(limit.seconds))
 
 
@@ -210,35 +209,34 @@ def _added(table: Columns) -> float:
 
 def change_of_step(
     given: Mapping[str, Any], of: Description, single: Result, run: Result | None, text: str,
-    limits: Mapping[str, Any], *, coarse: bool, option: Option | None = None,
+    limits: Mapping[str, Any], *, option: Option | None = None,
 ) -> Remedy | None:  # fmt: skip
     """Return one change that makes the layers of step 1 even; None with an option, which changes embeddings as well.
 
-    Changes are tested for one sequence, and the best one for the batch. If a batch takes more than `SHORT_SECONDS`, the
-    result is None. Only SGD has a use for the change, which took a quarter of the card of Llama 3 8B. Where the changed
-    tied network fails for the batch, it is untied. Without a text, the change is that of one sequence, if it was
-    searched for.
+    At most `TESTS` changes are tested for the batch, and then smaller embeddings than advised ones. If a batch takes
+    more than `SHORT_SECONDS`, the result is None. Only SGD has a use for the change, which took a quarter of the card
+    of Llama 3 8B. Without a text, the change is that of one sequence, if it was searched for.
     """
-    if not text:
+    if run is None or not text:
         return single.values["evened_by"]
-    stack, table = single.values["stack"], single.columns()
-    if furthest(table if run is None else run.columns("layers")) < UNEVEN or option:
+    stack, table = run.values["stack"], run.columns("layers")
+    is_long = quick_cost(stack, law_of(stack, text), limits["patterns"]).seconds > SHORT_SECONDS
+    if option or is_long or furthest(table) < UNEVEN:
         return None
-    if run and quick_cost(run.values["stack"], law_of(stack, text), limits["patterns"]).seconds > SHORT_SECONDS:
-        return None
-    budget = Budget.of(limits["max_time"], limits["memory"])
-    whole_way = way(stack, limits["patterns"] or (FEW_SAMPLES if coarse else None), budget, coarse=coarse)
-    change, _ = remedy(stack, table, budget, whole_way)
-    if not (change and run):
+    asked, batch = Asked({**given, "tokens": stack.tokens}, text), run.values["batch"]
+    likely = (each for each in changes_of(stack, table) if not _is_sure_of_own(replace(stack, **each[1])))
+    tested = (change_of_batch(asked, batch, of, run, *each, **limits) for each in islice(likely, TESTS))
+    if (change := next(filter(None, tested), None)) is None or change.first_over_last >= EVEN:
         return change
-    of_batch = Asked({**given, "tokens": run.values["stack"].tokens}, text), run.values["batch"], of, run
-    untied = [each for each in changes_of(stack, table) if each[1].get("embeddings") and each[1] != change.values]
-    larger = [(each.words, each.values) for each in [change.larger] if each and each.first_over_last < EVEN]
-    advised: Remedy | None = None
-    for words, values in [(change.words, change.values), *larger, *untied]:
-        if advised is None or (advised.first_over_last >= EVEN and (words, values) in larger):
-            advised = change_of_batch(*of_batch, words, values, **limits) or advised
-    return advised
+    smaller = (change_of_batch(asked, batch, of, run, *each, **limits) for each in _smaller(stack, change))
+    return next((each for each in smaller if each and each.first_over_last < EVEN), change)
+
+
+def _is_sure_of_own(stack: Stack) -> bool:
+    # Return whether a tied network predicts a position's own token if embeddings dominate the stream, as even layers
+    # require. Then its logit is s√d, and the others have the variance s².
+    logit = stack.output_scale * stack.width**0.5 - stack.output_scale**2 / 2.0 - math.log(stack.vocab)
+    return stack.embeddings == "tied" and 1.0 / (1.0 + math.exp(-logit)) > LARGEST_OWN_PROBABILITY
 
 
 def cost_of_option(stack: Stack, patterns: int | None) -> Cost:
@@ -324,8 +322,12 @@ def _cost_text(added: tuple[float, float], depth: int) -> str:
     return f"; cost: layers 2 to {depth} then add {share}{float32}" if 0.0 < after < before else "; its cost is listed"
 
 
-def _smaller(stack: Stack, change: Remedy, times: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Yield the change to embeddings `times` as large as a change's, at least 1, rounded up to 1, 2, 5, 10, ...
+def _smaller(stack: Stack, change: Remedy) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Yield the change to embeddings smaller than a change's, at least 1, with layers about equal by an estimate.
+    #
+    # A branch between norms changes a gradient by a factor of 1 + a/r², where r is the stream's rms. With large
+    # embeddings, r is theirs in every layer, and the logarithm of a ratio is proportional to 1/r².
+    times = (math.log(change.first_over_last) / math.log(EVEN)) ** 0.5
     scale = float(change.values.get("embedding_scale", 0.0))
     smaller = max(1.0, _round_up(times * scale)) if scale else 0.0
     if stack.embedding_scale < smaller < scale:

@@ -258,8 +258,8 @@ def _drawn(code: TrainingCode | None, class_name: str, given: Iterable[str]) -> 
         class_name: name of the model's class; "" for nanoGPT, whose files name no class.
         given: names of the fields that the user set.
     """
-    own = ", ".join(name for name in given if name.endswith(("_scale", "_std", "depth_scaling")))
-    other, title = f", except for {own}" * bool(own), f"transformers' {class_name}"
+    scales = ", ".join(name for name in given if name.endswith(("_scale", "_std", "depth_scaling")))
+    other, title = f", except for {scales}" * bool(scales), f"transformers' {class_name}"
     if code is not None:
         rule = f"{code.rule}; {code.source}; {code.date}"
         return Note("weights", code.name, "drawn", f"as {code.title} draws them{other} ({rule})")

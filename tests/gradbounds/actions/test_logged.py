@@ -601,7 +601,11 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     ]
     text += ["layers.1.rotary.weight: 0.5", "step: 2 loss: 3.0", "layers.0.mlp.fc1.weight: 99"]
     (tmp_path / "log").write_text("\n".join(text))
-    result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
+    log, limits = tmp_path / "log", {"patterns": None, "max_time": "1m"}
+    result, quick = (
+        predict_logged(FIELDS, BATCH, Description(), log, is_quick=is_quick, **limits) for is_quick in (0, 1)
+    )
+    assert "layers" not in quick.tables and "\nA quick estimate does not judge norms of single matrices: " in str(quick)
     layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
     assert (
         len(layers) == 12
