@@ -53,13 +53,13 @@ LIBRARIES, TORCH = 2.2e8, 2.2e8
 def takes(seconds: float, size: float) -> str:
     """Describe the estimated time on one core, and the memory in bytes with the loaded libraries, as text.
 
-    The memory is a tenth above the estimate: measured processes needed up to 7% more than it. The time is that of an
+    The memory is 15% above the estimate: measured processes needed up to 12% more than it. The time is that of an
     idle core; on a slow core that shared its cache, commands took 1.3 to 2 times as long.
 
     >>> takes(8.6, 2.0**30)
-    'about 8.6 CPU s (busy or slow core: up to 2x), within 1.3 GiB'
+    'about 8.6 CPU s (busy or slow core: up to 2x), within 1.4 GiB'
     """
-    return f"about {cpu_time(seconds)} (busy or slow core: up to 2x), within {format_bytes(1.1 * (size + LIBRARIES))}"
+    return f"about {cpu_time(seconds)} (busy or slow core: up to 2x), within {format_bytes(1.15 * (size + LIBRARIES))}"
 
 
 def seconds_of(text: str) -> float:

@@ -279,7 +279,7 @@ def model_card(
     step_1 = first and first.numbers | dict.fromkeys(("loss", "loss_deviation") * shares_ends(notes))
     card = {"step_1": step_1, "critical_rates": first and rates, "option": option, "lines": lines}
     if fine:
-        below = ["", *(line for line in fine.lines if not line or line not in lines)]
+        below = ["", *(line for line in fine.lines if not line or not any(row.startswith(line) for row in lines))]
         return replace(fine, values={**fine.values, "card": card}, lines=lines, below=below)
     below = ["", *run.lines, "", *sentences["trust"]] if run and layers else [*result.below]
     return replace(result, values={**result.values, "evened_by": change, "card": card}, lines=lines, below=below)
