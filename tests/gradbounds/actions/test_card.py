@@ -57,23 +57,6 @@ def _few_changes(request, monkeypatch):
         monkeypatch.setattr(remedies, "_within", lambda *_, **__: [])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _stepped_once():
-    """Keep the first steps of networks, since many cases need the same ones; they depend on their arguments alone."""
-    kept, stepped = {}, card.batch_steps
-
-    def once(stack, optimizers, sequences, law, **options):
-        key = stack, *optimizers, sequences, law.key, *options.items()
-        if key not in kept:
-            kept[key] = stepped(stack, optimizers, sequences, law, **options)
-        return kept[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        for view in (card, learning_rate):
-            patch.setattr(view, "batch_steps", once)
-        yield
-
-
 _NAMES = {"tied embedding": "output matrix", "input embedding": "table of inputs"}
 
 
@@ -563,7 +546,7 @@ def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
         ((), "loss unknown; gradient"),
         (("--batch", "2", "--text", "distinct"), "loss unknown unknown"),
     ):
-        shown = output(capsys, *batch[:2], "--tokens", "4", *text, "--compare", "activation=gelu")
+        shown = output(capsys, *batch[:4], "--tokens", "4", *text, "--compare", "activation=gelu")
         assert said in " ".join(shown.split()) and "loss 5." not in shown
     drawn = ("--config", str(path), "--patterns", "2", "--draws", "2")
     assert "--batch" not in " ".join(found(capsys, *drawn)["card"]["lines"]), "which has no rule"
