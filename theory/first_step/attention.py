@@ -396,9 +396,7 @@ class RandomAttention(Branch):
 
         Their shapes are (heads, N, 1), or (1, 1, 1) without norms.
         """
-        if self.patterns.sizes is None:
-            return np.ones((1, 1, 1)), np.ones((1, 1, 1))
-        first, second = self.patterns.sizes
+        first, second = self.patterns.sizes or (np.ones((1, 1, 1)), np.ones((1, 1, 1)))
         return first[0][..., None], second[0][..., None]
 
     def _energy_along_gradients(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
