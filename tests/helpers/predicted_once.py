@@ -27,6 +27,6 @@ def predicted_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logged_theory, "scale_of_batch", partial(kept, {}, scale_of_batch))
         steps = partial(kept, {}, batch_steps)
-        patch.setattr(card, "batch_steps", steps)
-        patch.setattr(learning_rate, "batch_steps", steps)
+        for module in (card, learning_rate, logged_theory):
+            patch.setattr(module, "batch_steps", steps)
         yield

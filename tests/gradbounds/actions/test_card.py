@@ -281,7 +281,7 @@ def test_muons_words_are_those_of_measured_networks(capsys):
         *("pre --adamw-rate 2e-6", "pre --adamw-rate 2e-6 --dry-run"),
         *("pre --adamw-rate 1e-6", "post --adamw-rate 1e-5"),
     ):
-        printed[network] = " ".join(output(capsys, "--placement", *network.split(), "--depth", "2", *flags).split())
+        printed[network] = " ".join(output(capsys, "--placement", *network.split(), "--depth", "1", *flags).split())
         alone = "adamw" not in network
         expected = {
             "Muon's fall of the loss was within its error": network.startswith("pre") and alone,
