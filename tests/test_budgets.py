@@ -17,7 +17,7 @@ from tests.helpers.sources import statements
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("theory", "simulate", "checks", "figures", "gradbounds", "tools")
-MOST = {"shipped": 28_468, "studies": 6_326, "tests": 24_083, "functions over 60 lines": 2, "commands": 9}
+MOST = {"shipped": 28_465, "studies": 6_326, "tests": 24_083, "functions over 60 lines": 2, "commands": 9}
 GOAL = {"shipped": 23_500, "studies": 6_000, "tests": 22_000, "functions over 60 lines": 0, "commands": 10}
 
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import gradbounds as gb
+from gradbounds.budget import each_once
 from gradbounds.cli import main
 from simulate.runs import cell
+from tests.helpers.predicted_once import predicted_once  # noqa: F401  (a fixture)
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -62,6 +64,7 @@ def test_the_lines_below_a_command_are_its_own(command, capsys):
     assert line is None, f"{command} does not print {line!r} below what stands before it"
 
 
+@each_once()
 def follow(name, capsys, *, heavy):
     """Run the heavy commands of a tutorial, or all others, here, from the file that it shows; return their number."""
     text = (ROOT / "docs" / f"{name}_tutorial.md").read_text(encoding="utf-8")
@@ -81,6 +84,7 @@ def follow(name, capsys, *, heavy):
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("predicted_once")
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_goes_as_it_is_written(name, capsys, tmp_path, monkeypatch):
     """In a folder of its own, one command after another."""

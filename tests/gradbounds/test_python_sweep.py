@@ -156,7 +156,8 @@ def test_a_check_from_python_is_that_of_the_command(tmp_path, capsys):
         result.plot()
 
 
-def test_what_is_delivered_is_read_back(tmp_path, capsys):
+def test_what_is_delivered_is_read_back(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gradbounds.actions.sweep_tables.RELAXATIONS", {"GELU": {"activation": "gelu"}})
     result = gb.relax(SIZES, draws=4, out=tmp_path / "run")
     assert deliver(result, out=tmp_path / "out") == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"relaxations.csv"}

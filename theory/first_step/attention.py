@@ -159,6 +159,7 @@ class RandomAttention(Branch):
     patterns: Patterns
     seed: int
     values: Array = field(init=False)
+    _of_queries: Array = field(init=False)
     _rotated: tuple[Array, Array] | None = field(init=False, default=None)
     _sampled: tuple[Array, Array, Array, Array] | None = field(init=False, default=None)
 
@@ -166,9 +167,11 @@ class RandomAttention(Branch):
         shapes = weight_shapes(self.stack)
         rows, seen = self.stack.width * self.given, np.ones((1, self.stack.rows))
         self.uses = [MatrixUse(role, shapes[role], rows, seen) for role in ("WQ", "WK", "WV")]
-        self.values = gain(self.stack, "WV") * self.given[0]
+        self.values, weights = gain(self.stack, "WV") * self.given[0], self.patterns.weights[0]
+        # Every gradient and every change of queries multiply these products.
+        of_queries, size = self._inner(np.ones((1, 1))).at_queries(self._products()[1]), self.sizes()[0]
+        self._of_queries = of_queries / (size * size.mT)
         if "WO" in shapes:
-            weights = self.patterns.weights[0]
             outputs = (weights @ self.values @ weights.mT).mean(0, keepdims=True)
             self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * outputs, seen))
 
@@ -206,15 +209,15 @@ class RandomAttention(Branch):
         Args:
             head: Gram matrices at the heads' outputs, (..., heads or 1, N, N).
         """
-        stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
-        inner = Inner.of(weights, weights, self.values, head, None, self._factors())
-        queries, keys = self._products()
-        scale = bare_logit_scale(stack) ** 2 * stack.key_width
-        grams = {"WQ": scale * inner.at_queries(keys), "WK": scale * inner.at_keys(queries)}
-        if patterns.sizes is not None:
-            for role, size in zip(grams, patterns.sizes, strict=True):
-                grams[role] = grams[role] / (size[0][..., :, None] * size[0][..., None, :])
-        return grams | {"WV": weights.mT @ head @ weights}
+        weights, size = self.patterns.weights[0], self.sizes()[1]
+        scale = bare_logit_scale(self.stack) ** 2 * self.stack.key_width
+        at_keys = self._inner(head).at_keys(self._products()[0]) / (size * size.mT)
+        return {"WQ": scale * head * self._of_queries, "WK": scale * at_keys, "WV": weights.mT @ head @ weights}
+
+    def _inner(self, head: Array) -> Inner:
+        """Return gradients at queries and keys, from Gram matrices at the heads' outputs, (..., heads or 1, N, N)."""
+        weights = self.patterns.weights[0]
+        return Inner.of(weights, weights, self.values, head, None, self._factors())
 
     def _products(self) -> tuple[Array, Array]:
         """Return q_i·q_m/d_k and k_j·k_l/d_k as they enter the logits, (heads, N, N) each."""
@@ -331,20 +334,15 @@ class RandomAttention(Branch):
             of_queries: coefficients or energies of queries, (..., heads or 1, N, N).
             of_keys: coefficients or energies of keys, (..., heads or 1, N, N).
         """
-        stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
-        inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
-        queries, keys = self._products()
-        if patterns.sizes is not None:
-            first, second = (size[0] for size in patterns.sizes)
-            of_queries = of_queries / (first[..., :, None] * first[..., None, :])
-            of_keys = of_keys / (second[..., :, None] * second[..., None, :])
-        passed, scale = np.zeros(weights.shape), bare_logit_scale(stack) ** 2 * stack.key_width
+        weights, size = self.patterns.weights[0], self.sizes()[1]
+        passed, scale = np.zeros(weights.shape), bare_logit_scale(self.stack) ** 2 * self.stack.key_width
         if of_values.any():
             passed = passed + weights @ of_values @ weights.mT
         if of_queries.any():
-            passed = passed + scale * of_queries * inner.at_queries(keys)
+            passed = passed + scale * of_queries * self._of_queries
         if of_keys.any():
-            passed = passed + scale * queries * inner.at_queries(of_keys)
+            of_keys = of_keys / (size * size.mT)
+            passed = passed + scale * self._products()[0] * self._inner(np.ones((1, 1))).at_queries(of_keys)
         return passed
 
     def _factors(self) -> Array | None:
@@ -396,10 +394,10 @@ class RandomAttention(Branch):
     def sizes(self) -> tuple[Array, Array]:
         """Return the numbers by which query and key norms divide queries and keys; 1 without such norms.
 
-        Their shapes are (heads, N, 1).
+        Their shapes are (heads, N, 1), or (1, 1, 1) without norms.
         """
-        sizes = self.patterns.sizes
-        return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
+        first, second = self.patterns.sizes or (np.ones((1, 1, 1)), np.ones((1, 1, 1)))
+        return first[0][..., None], second[0][..., None]
 
     def _energy_along_gradients(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """Return the energy of the motion along gradients at values, queries and keys, before W^O.

@@ -363,7 +363,7 @@ def test_a_dry_run_has_the_announced_time_and_memory(flags, announced, monkeypat
     """Both print one estimate in the same words, in one line."""
     monkeypatch.setattr(progress, "LONG", 1e-9)
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 5.0, "grad_norm": 2.0}')
-    model = "--like gpt2 --width 32 --depth 2 --heads 2 --vocab 128 --tokens 16 --patterns 2".split()
+    model = "--like gpt2 --width 32 --depth 1 --heads 2 --vocab 128 --tokens 16 --patterns 2".split()
     model = model[:-2] if "rate" in flags else model
     line = ["predict", *model, *flags.replace("LOG", str(tmp_path / "log.jsonl")).split()]
     plan = json.loads(output(capsys, *line[1:], "--dry-run", "--json"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import softmax
 
 from theory.mean_field.inputs import Inputs, label_law, loss_positions, sampled_labels
 from theory.mean_field.kernels import Array, KernelLayout, Number, cholesky
@@ -72,9 +72,10 @@ def _sampled(
     word_logits = stack.output_scale * stack.width**0.5 * stream[..., :, None] * same
     entry, place = np.nonzero(first)
     logits[entry, :, words[entry, place]] += word_logits[entry, :, place]
-    normalizer = logsumexp(logits, axis=-1)
     smoothing, counted = stack.label_smoothing, loss_positions(stack)
-    errors = np.exp(logits - normalizer[..., None]) - smoothing / stack.vocab
+    errors = softmax(logits, axis=-1)
+    normalizer = logits.max(-1) - np.log(errors.max(-1))
+    errors -= smoothing / stack.vocab
     if labels is None and mean_labels:
         law = label_law(stack)
         target = logits @ law
