@@ -524,14 +524,17 @@ def _named(name: str, given: Mapping[str, Any], of: Description) -> str:
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
-    of_keys = f" ({stack.kv_heads} KV)" * bool(stack.kv_heads and not stack.experts)  # with experts, one line is full
+    of_heads = (  # with experts, one line is full
+        f" of width {stack.key_width}" * ("--width " in name and "--heads " not in name)
+        + f" ({stack.kv_heads} KV)" * bool(stack.kv_heads and not stack.experts)
+    )
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
     encoder = f"{stack.encoder_depth or stack.depth} encoder and " * bool(stack.source_tokens)
     parts = [
         TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
         f"width {stack.width}",
-        f"{stack.heads} head{'s' * (stack.heads > 1)}{of_keys}", units, f"vocabulary {stack.vocab:,}",
+        f"{stack.heads} head{'s' * (stack.heads > 1)}{of_heads}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if shares_ends(notes) else f"{stack.embeddings} head",
         *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
         *["layers below: the decoder's"] * bool(encoder),
