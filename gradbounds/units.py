@@ -54,12 +54,12 @@ def takes(seconds: float, size: float) -> str:
     """Describe the estimated time on one core, and the memory in bytes with the loaded libraries, as text.
 
     The memory is 15% above the estimate: measured processes needed up to 12% more than it. The time is that of an
-    idle core; on a slow core that shared its cache, commands took 1.3 to 2 times as long.
+    idle core; on a slow core that shared its cache, commands took 1.3 to 2.5 times as long.
 
     >>> takes(8.6, 2.0**30)
-    'about 8.6 CPU s (busy or slow core: up to 2x), within 1.4 GiB'
+    'about 8.6 CPU s (busy or slow core: up to 3x), within 1.4 GiB'
     """
-    return f"about {cpu_time(seconds)} (busy or slow core: up to 2x), within {format_bytes(1.15 * (size + LIBRARIES))}"
+    return f"about {cpu_time(seconds)} (busy or slow core: up to 3x), within {format_bytes(1.15 * (size + LIBRARIES))}"
 
 
 def seconds_of(text: str) -> float:

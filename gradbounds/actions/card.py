@@ -116,7 +116,7 @@ _IGNORED = "ignored on request"
 _PUBLIC = "36 of 38 losses, 7 of 8 norms of public logs in range"
 _UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _EXPERTS = "24 sampled networks of width 256, 512"  # with experts; 47 of their 48 numbers (expert-ranges.json)
-OWN_RATES = "theory has no rule for a first step at learning rates that differ between matrices, as muP's do."
+OWN_RATES = "theory has no rule for learning rates that differ between matrices, as muP's do."
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
@@ -556,7 +556,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
         differs = abs(by_head - loss) < SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     names.sort(key=lambda name: "(" not in name)  # where only the norm differs, last
-    others = [f"; other training code: --drawn-by {', '.join(names)}"] * bool(names)
+    others = [f"; other training code: --drawn-by {', '.join(names)}"] * bool(names and of.drawn_by == HUGGING_FACE)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f", scaled by depth; not by transformers {versions}: --depth-scaling none" for versions in older]
     drawn = re.sub("; .*", ")", drawn.replace("transformers' ", "").replace("the file's ", ""))
@@ -600,7 +600,7 @@ def _verdict(
     elif step.result is None:
         first = "one sequence gives no reason to change this initialization"
     elif slow < 0.5:
-        epsilon = f"{enough_epsilon(slow):.0e} (with 1e-08, {name} moves ~{slow:.1g}x as far)"
+        epsilon = f"{enough_epsilon(slow):.0e} (1e-08: {name} moves ~{slow:.1g}x)"
         first = f"keep this initialization, but lower AdamW's epsilon to {epsilon}"
     else:
         first = "keep this initialization: step 1 shows no fault"

@@ -983,7 +983,7 @@ def test_a_log_and_a_rate_are_answered_together(capsys, tmp_path, monkeypatch, c
     assert both.items() >= found(capsys, *model, *logged, code=exit_code).items()
     assert both["as_it_should_be"] is (exit_code == 0)
     if code == "mup:32":
-        assert both["no_rule"].startswith("theory has no rule for a first step at ")
+        assert both["no_rule"].startswith("theory has no rule for learning rates ")
         return
     assert both["learning_rate"] == found(capsys, *model, *rate)["learning_rate"]
     *parts, whole = (found(capsys, *model, *flags, "--dry-run") for flags in (logged, rate, logged + rate))
